@@ -138,24 +138,24 @@ Owned Attention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Save
   const Heads t = split(ctx, qk, *qkv);
   if (!attend_to_cache(ctx, t.q, t.k, t.v, o->view({b, s, h, d}), 1 / std::sqrt(float(d))))
     exchanged = attend(ctx, attention(ctx, qk, *qkv, *o, *lse));
-  if (exchanged) saved.keep(this, "exchanged", std::move(exchanged));
+  if (exchanged) saved.keep(this, Kept::exchanged, std::move(exchanged));
   bool drop = resid_.on(ctx);
   Owned y = out_.forward(ctx, *o, saved, drop ? Tensor() : residual);
   if (drop) resid_.forward(ctx, *y, *y, residual);
-  saved.keep(this, "qkv", std::move(qkv));
-  if (normed) saved.keep(this, "qk", std::move(normed));
-  saved.keep(this, "o", std::move(o));
-  saved.keep(this, "lse", std::move(lse));
+  saved.keep(this, Kept::qkv, std::move(qkv));
+  if (normed) saved.keep(this, Kept::qk, std::move(normed));
+  saved.keep(this, Kept::o, std::move(o));
+  saved.keep(this, Kept::lse, std::move(lse));
   return y;
 }
 
 void Attention::let_go(const Recompute& r, Saved& saved) const {
-  if (r.has("qkv")) saved.let_go(this, "qkv"), saved.let_go(this, "qk");
-  if (r.has("o")) saved.let_go(this, "o");
+  if (r.has("qkv")) saved.let_go(this, Kept::qkv), saved.let_go(this, Kept::qk);
+  if (r.has("o")) saved.let_go(this, Kept::o);
 }
 
 void Attention::again(Ctx& ctx, const Tensor& x, Saved& saved) const {
-  if (saved.gone(this, "qkv")) {
+  if (saved.gone(this, Kept::qkv)) {
     Owned qkv = qkv_.again(ctx, x), qk;
     if (q_norm_) {
       qk = ctx.activation({qkv->rows(), (sizes_.heads + sizes_.kv_heads) * sizes_.head_dim});
@@ -163,58 +163,58 @@ void Attention::again(Ctx& ctx, const Tensor& x, Saved& saved) const {
       k_norm_->again(ctx, k_heads(*qkv), k_heads(*qk), saved);
     }
     rotate(ctx, qk ? *qk : *qkv, false);
-    saved.restore(this, "qkv", std::move(qkv));
-    if (qk) saved.restore(this, "qk", std::move(qk));
+    saved.restore(this, Kept::qkv, std::move(qkv));
+    if (qk) saved.restore(this, Kept::qk, std::move(qk));
   }
-  if (!saved.gone(this, "o")) return;
-  const Tensor qkv = saved.get(this, "qkv");
+  if (!saved.gone(this, Kept::o)) return;
+  const Tensor qkv = saved.get(this, Kept::qkv);
   Owned o = ctx.activation({qkv.rows(), sizes_.heads * sizes_.head_dim});
   // What ranks exchange for it was kept: of that a second copy goes at once.
-  attend(ctx, attention(ctx, q_norm_ ? saved.get(this, "qk") : qkv, qkv, *o, saved.get(this, "lse")));
-  saved.restore(this, "o", std::move(o));
+  attend(ctx, attention(ctx, q_norm_ ? saved.get(this, Kept::qk) : qkv, qkv, *o, saved.get(this, Kept::lse)));
+  saved.restore(this, Kept::o, std::move(o));
 }
 
 Owned Attention::output_again(Ctx& ctx, const Tensor& residual, const Saved& saved) const {
   const bool drop = resid_.on(ctx);
-  Owned y = out_.again(ctx, saved.get(this, "o"), drop ? Tensor() : residual);
+  Owned y = out_.again(ctx, saved.get(this, Kept::o), drop ? Tensor() : residual);
   if (drop) resid_.forward(ctx, *y, *y, residual);
   return y;
 }
 
 Owned Attention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
   int64_t b = ctx.batch.sequences, s = ctx.batch.seq, h = sizes_.heads, d = sizes_.head_dim;
-  Tensor qkv = saved.get(this, "qkv"), o = saved.get(this, "o");
+  Tensor qkv = saved.get(this, Kept::qkv), o = saved.get(this, Kept::o);
   Owned dropped = resid_.backward(ctx, dy);
   Owned dout = out_.backward_input(ctx, dropped ? *dropped : dy, saved);
-  if (dropped) saved.keep(this, "dropped", std::move(dropped));
+  if (dropped) saved.keep(this, Kept::dropped, std::move(dropped));
   Owned dqkv = ctx.activation(qkv.shape);
-  Heads t = split(ctx, q_norm_ ? saved.get(this, "qk") : qkv, qkv), g = split(ctx, *dqkv, *dqkv);
-  const bool exchanged = saved.has(this, "exchanged");
+  Heads t = split(ctx, q_norm_ ? saved.get(this, Kept::qk) : qkv, qkv), g = split(ctx, *dqkv, *dqkv);
+  const bool exchanged = saved.has(this, Kept::exchanged);
   attend_backward(ctx,
                   AttentionBackwardArgs{.q = t.q,
                                         .k = t.k,
                                         .v = t.v,
                                         .o = o.view({b, s, h, d}),
-                                        .lse = saved.get(this, "lse"),
+                                        .lse = saved.get(this, Kept::lse),
                                         .dout = dout->view({b, s, h, d}),
                                         .dq = g.q,
                                         .dk = g.k,
                                         .dv = g.v,
                                         .scale = 1 / std::sqrt(float(d)),
                                         .dropout = mask(ctx)},
-                  exchanged ? saved.get(this, "exchanged") : Tensor());
-  if (exchanged) saved.drop(this, "exchanged");
+                  exchanged ? saved.get(this, Kept::exchanged) : Tensor());
+  if (exchanged) saved.drop(this, Kept::exchanged);
   rotate(ctx, *dqkv, true);
   if (q_norm_) {
     q_norm_->backward_input(ctx, q_heads(*dqkv), q_heads(*dqkv), saved);
     k_norm_->backward_input(ctx, k_heads(*dqkv), k_heads(*dqkv), saved);
-    saved.drop(this, "qk");
+    saved.drop(this, Kept::qk);
   }
-  saved.drop(this, "qkv");
-  saved.drop(this, "lse");
+  saved.drop(this, Kept::qkv);
+  saved.drop(this, Kept::lse);
   dout.reset();
   Owned dx = qkv_.backward_input(ctx, *dqkv, saved);
-  saved.keep(this, "dqkv", std::move(dqkv));
+  saved.keep(this, Kept::dqkv, std::move(dqkv));
   return dx;
 }
 

@@ -38,9 +38,9 @@ Owned Block::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
   Owned n2 = norm2_.forward(ctx, *mid, saved);
   Owned y = std::visit([&](auto& m) { return m.forward(ctx, *n2, *mid, saved); }, mlp_);
   if (mlp && mlp->keeps_input(ctx)) n2.reset();
-  if (n1) saved.keep(this, "n1", std::move(n1));
-  saved.keep(this, "mid", std::move(mid));
-  if (n2) saved.keep(this, "n2", std::move(n2));
+  if (n1) saved.keep(this, Kept::n1, std::move(n1));
+  saved.keep(this, Kept::mid, std::move(mid));
+  if (n2) saved.keep(this, Kept::n2, std::move(n2));
   return y;
 }
 
@@ -49,11 +49,11 @@ Owned Block::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) {
   Owned dn2 = std::visit([&](auto& m) { return m.backward_input(ctx, dy, saved); }, mlp_);
   Owned dmid = norm2_.backward_input(ctx, *dn2, saved, dy);
   dn2.reset();
-  saved.drop(this, "mid");
+  saved.drop(this, Kept::mid);
   ctx.layer = attn_name_;
   Owned dn1 = std::visit([&](auto& a) { return a.backward_input(ctx, *dmid, saved); }, attn_);
   Owned dx = norm1_.backward_input(ctx, *dn1, saved, *dmid);
-  saved.keep(this, "dmid", std::move(dmid));
+  saved.keep(this, Kept::dmid, std::move(dmid));
   return dx;
 }
 
@@ -71,10 +71,10 @@ void Block::backward_weight(Ctx& ctx, Saved& saved) {
 void Block::let_go(const Recompute& r, Saved& saved) const {
   const auto* attn = std::get_if<Attention>(&attn_);
   const auto* mlp = std::get_if<Mlp>(&mlp_);
-  for (const char* name : {"n1", "n2"})
-    if (r.has(name)) saved.let_go(this, name);
+  if (r.has("n1")) saved.let_go(this, Kept::n1);
+  if (r.has("n2")) saved.let_go(this, Kept::n2);
   if (attn) attn->let_go(r, saved);
-  if (attn && r.has("mid")) saved.let_go(this, "mid");
+  if (attn && r.has("mid")) saved.let_go(this, Kept::mid);
   if (mlp) mlp->let_go(r, saved);
 }
 
@@ -82,12 +82,13 @@ void Block::again(Ctx& ctx, const Tensor& x, Saved& saved) {
   const auto* attn = std::get_if<Attention>(&attn_);
   const auto* mlp = std::get_if<Mlp>(&mlp_);
   ctx.layer = attn_name_;
-  if (saved.gone(this, "n1")) saved.restore(this, "n1", norm1_.again(ctx, x, saved));
-  if (attn) attn->again(ctx, saved.get(this, "n1"), saved);
-  if (saved.gone(this, "mid")) saved.restore(this, "mid", attn->output_again(ctx, x, saved));
+  if (saved.gone(this, Kept::n1)) saved.restore(this, Kept::n1, norm1_.again(ctx, x, saved));
+  if (attn) attn->again(ctx, saved.get(this, Kept::n1), saved);
+  if (saved.gone(this, Kept::mid)) saved.restore(this, Kept::mid, attn->output_again(ctx, x, saved));
   ctx.layer = mlp_name_;
-  if (saved.gone(this, "n2")) saved.restore(this, "n2", norm2_.again(ctx, saved.get(this, "mid"), saved));
-  if (mlp) mlp->again(ctx, saved.get(this, "n2"), saved);
+  if (saved.gone(this, Kept::n2))
+    saved.restore(this, Kept::n2, norm2_.again(ctx, saved.get(this, Kept::mid), saved));
+  if (mlp) mlp->again(ctx, saved.get(this, Kept::n2), saved);
 }
 
 }  // namespace trireme

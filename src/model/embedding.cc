@@ -60,7 +60,7 @@ Owned Embedding::forward(Ctx& ctx, const Tensor&, Saved&) {
 }
 
 Owned Embedding::backward_input(Ctx&, const Tensor& dy, Saved& saved) {
-  saved.borrow(this, "dy", dy);
+  saved.borrow(this, Kept::dy, dy);
   return {};
 }
 
@@ -71,8 +71,8 @@ int64_t Embedding::first_row() const {
 void Embedding::backward_weight(Ctx& ctx, Saved& saved) {
   if (tokens_->decl.frozen) return saved.drop_all(this);
   ctx.layer = name();
-  Owned dropped = dropout_.backward(ctx, saved.get(this, "dy"));
-  Tensor dy = dropped ? *dropped : saved.get(this, "dy");
+  Owned dropped = dropout_.backward(ctx, saved.get(this, Kept::dy));
+  Tensor dy = dropped ? *dropped : saved.get(this, Kept::dy);
   Owned gathered = tp_.sequence ? gathered_rows(ctx, tp_, dy) : Owned();
   if (gathered) dy = *gathered;
   EmbeddingBackwardArgs args{.ids = ctx.batch.tokens,

@@ -40,7 +40,7 @@ RowPlan ExpertExchange::agree(Ctx& ctx, const Tensor& offsets, int64_t rows, Sav
   Owned counts = ctx.activation({ep.size(), experts_ + 1}, DType::i32);
   collective(ctx, ctx.groups.ep_stream,
              [&](Stream s) { ep.all_gather({.shard = offsets, .full = *counts}, s); });
-  saved.keep(this, "counts", std::move(counts));
+  saved.keep(this, Kept::counts, std::move(counts));
   const RowPlan plan = agreed(ctx, rows, saved);
   if (!ctx.device.has_data()) return plan;
   std::vector<int32_t> mine(size_t(experts_) + 1);
@@ -61,7 +61,7 @@ RowPlan ExpertExchange::agreed(Ctx& ctx, int64_t rows, const Saved& saved) const
     return RowPlan(std::move(counts), ep.size(), ep.rank(), capacity(ctx));
   }
   std::vector<int32_t> offsets(size_t(ep.size() * (experts_ + 1)));
-  ctx.device.download(offsets.data(), saved.get(this, "counts"));
+  ctx.device.download(offsets.data(), saved.get(this, Kept::counts));
   std::vector<int64_t> counts;
   for (int64_t r = 0; r < ep.size(); r++)
     for (int64_t e = 0; e < experts_; e++) {
@@ -169,12 +169,12 @@ Owned ExpertExchange::forward(Ctx& ctx, const ExpertFfn& ffn, const Tensor& x, c
   give_back(ctx, ffn.outer(ctx, *in.a, *t.offsets), first, *t.back, *answers);
   book_room(ctx, ffn, *own, *in.u, *in.a, *t.offsets, 0, false);
   further_forward(ctx, ffn, plan, *xs, *answers);
-  saved.keep(this, "x", std::move(own));
-  saved.keep(this, "u", std::move(in.u));
-  saved.keep(this, "a", std::move(in.a));
-  saved.keep(this, "order", std::move(t.order));
-  saved.keep(this, "back", std::move(t.back));
-  saved.keep(this, "offsets", std::move(t.offsets));
+  saved.keep(this, Kept::x, std::move(own));
+  saved.keep(this, Kept::u, std::move(in.u));
+  saved.keep(this, Kept::a, std::move(in.a));
+  saved.keep(this, Kept::order, std::move(t.order));
+  saved.keep(this, Kept::back, std::move(t.back));
+  saved.keep(this, Kept::offsets, std::move(t.offsets));
   return answers;
 }
 
@@ -183,28 +183,28 @@ Owned ExpertExchange::backward_input(Ctx& ctx, const ExpertFfn& ffn, const Tenso
                                      const std::function<void()>& between) const {
   const RowPlan plan = agreed(ctx, source.numel(), saved);
   const RowPlan::Round first = plan.round(0);
-  const Tensor offsets = saved.get(this, "offsets"), u = saved.get(this, "u");
+  const Tensor offsets = saved.get(this, Kept::offsets), u = saved.get(this, Kept::u);
   Owned arrived = ctx.activation({capacity(ctx), dy.cols()});
   const Event came = start(ctx, dy, *arrived, first);
   between();
   wait_for_tp(ctx, came);
-  Owned own = sorted(ctx, *arrived, saved.get(this, "order"));
+  Owned own = sorted(ctx, *arrived, saved.get(this, Kept::order));
   arrived.reset();
   Owned dx = ctx.activation(dy.shape);
-  give_back(ctx, ffn.backward_input(ctx, *own, u, offsets), first, saved.get(this, "back"), *dx);
-  book_room(ctx, ffn, *own, u, saved.get(this, "a"), offsets, dy.rows(), false);
+  give_back(ctx, ffn.backward_input(ctx, *own, u, offsets), first, saved.get(this, Kept::back), *dx);
+  book_room(ctx, ffn, *own, u, saved.get(this, Kept::a), offsets, dy.rows(), false);
   further_backward(ctx, ffn, plan, x, source, dy, &*dx);
-  saved.keep(this, "dy", std::move(own));
-  saved.drop(this, "order"), saved.drop(this, "back");
+  saved.keep(this, Kept::dy, std::move(own));
+  saved.drop(this, Kept::order), saved.drop(this, Kept::back);
   return dx;
 }
 
 void ExpertExchange::backward_weight(Ctx& ctx, const ExpertFfn& ffn, const Tensor& dy, const Tensor& x,
                                      const Tensor& source, Saved& saved) const {
   const RowPlan plan = agreed(ctx, source.numel(), saved);
-  const Tensor offsets = saved.get(this, "offsets"), u = saved.get(this, "u"), a = saved.get(this, "a"),
-               own = saved.get(this, "x");
-  ffn.backward_weight(ctx, saved.get(this, "dy"), a, u, own, offsets);
+  const Tensor offsets = saved.get(this, Kept::offsets), u = saved.get(this, Kept::u),
+               a = saved.get(this, Kept::a), own = saved.get(this, Kept::x);
+  ffn.backward_weight(ctx, saved.get(this, Kept::dy), a, u, own, offsets);
   book_room(ctx, ffn, own, u, a, offsets, dy.rows(), true);
   further_backward(ctx, ffn, plan, x, source, dy, nullptr);
   saved.drop_all(this);

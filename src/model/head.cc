@@ -123,8 +123,8 @@ void Head::whole(Ctx& ctx, Owned n, Saved& saved) const {
   gathered.reset();
   cross_entropy(ctx, logits, 0);
   if (!ctx.backward) return;
-  if (!weight_->decl.frozen) saved.keep(this, "n", std::move(n));
-  saved.keep(this, "dlogits", std::move(padded));
+  if (!weight_->decl.frozen) saved.keep(this, Kept::n, std::move(n));
+  saved.keep(this, Kept::dlogits, std::move(padded));
 }
 
 void Head::by_blocks(Ctx& ctx, Owned n, Saved& saved) const {
@@ -147,8 +147,8 @@ void Head::by_blocks(Ctx& ctx, Owned n, Saved& saved) const {
                 ctx.compute);
   }
   if (!ctx.backward) return;
-  saved.keep(this, "dn", summed(ctx, std::move(dn)));
-  if (dweight) saved.keep(this, "dweight", std::move(dweight));
+  saved.keep(this, Kept::dn, summed(ctx, std::move(dn)));
+  if (dweight) saved.keep(this, Kept::dweight, std::move(dweight));
 }
 
 // The gradient of the norm's output, from every rank's summand; with sequence of this rank's rows.
@@ -160,16 +160,16 @@ Owned Head::summed(Ctx& ctx, Owned dn) const {
 
 Owned Head::backward_input(Ctx& ctx, const Tensor&, Saved& saved) {
   ctx.layer = name();
-  if (saved.has(this, "dn")) {
-    Owned dx = norm_.backward_input(ctx, saved.get(this, "dn"), saved);
-    saved.drop(this, "dn");
+  if (saved.has(this, Kept::dn)) {
+    Owned dx = norm_.backward_input(ctx, saved.get(this, Kept::dn), saved);
+    saved.drop(this, Kept::dn);
     return dx;
   }
   Owned dn = ctx.activation({ctx.batch.rows(), hidden_});
   ctx.k.run(
-      MatmulArgs{.a = saved.get(this, "dlogits").narrow(1, 0, columns()), .b = weight_->weight, .c = *dn},
+      MatmulArgs{.a = saved.get(this, Kept::dlogits).narrow(1, 0, columns()), .b = weight_->weight, .c = *dn},
       ctx.compute);
-  if (weight_->decl.frozen) saved.drop(this, "dlogits");
+  if (weight_->decl.frozen) saved.drop(this, Kept::dlogits);
   dn = summed(ctx, std::move(dn));
   return norm_.backward_input(ctx, *dn, saved);
 }
@@ -178,12 +178,12 @@ void Head::backward_weight(Ctx& ctx, Saved& saved) {
   ctx.layer = name();
   norm_.backward_weight(ctx, saved);
   if (weight_->decl.frozen) return;
-  if (saved.has(this, "dweight")) {
-    add_gradient(ctx, *weight_, saved.get(this, "dweight"));
+  if (saved.has(this, Kept::dweight)) {
+    add_gradient(ctx, *weight_, saved.get(this, Kept::dweight));
   } else {
-    const Tensor n = saved.get(this, "n");
+    const Tensor n = saved.get(this, Kept::n);
     Owned gathered = tp_.sequence ? gathered_rows(ctx, tp_, n) : Owned();
-    ctx.k.run(MatmulArgs{.a = saved.get(this, "dlogits").narrow(1, 0, columns()),
+    ctx.k.run(MatmulArgs{.a = saved.get(this, Kept::dlogits).narrow(1, 0, columns()),
                          .b = gathered ? *gathered : n,
                          .c = weight_->grad,
                          .trans_a = true,

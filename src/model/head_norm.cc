@@ -22,35 +22,36 @@ void HeadNorm::bind(ParamSet& set) {
 void HeadNorm::forward(Ctx& ctx, const Tensor& x, const Tensor& y, Saved& saved) const {
   Owned rstd = ctx.activation({x.shape[0] * x.shape[1]}, DType::f32);
   ctx.k.run(RmsNormArgs{.x = x, .weight = weight_->weight, .y = y, .rstd = *rstd, .eps = eps_}, ctx.compute);
-  saved.keep(this, "rstd", std::move(rstd));
-  saved.borrow(this, "x", x);
+  saved.keep(this, Kept::rstd, std::move(rstd));
+  saved.borrow(this, Kept::x, x);
 }
 
 // The statistics are written once more, as they are.
 void HeadNorm::again(Ctx& ctx, const Tensor& x, const Tensor& y, Saved& saved) const {
   ctx.k.run(
-      RmsNormArgs{.x = x, .weight = weight_->weight, .y = y, .rstd = saved.get(this, "rstd"), .eps = eps_},
+      RmsNormArgs{
+          .x = x, .weight = weight_->weight, .y = y, .rstd = saved.get(this, Kept::rstd), .eps = eps_},
       ctx.compute);
 }
 
 void HeadNorm::backward_input(Ctx& ctx, const Tensor& dy, const Tensor& dx, Saved& saved) const {
   Owned dweight = ctx.activation({head_dim_}, DType::f32);
   ctx.k.run(RmsNormBackwardArgs{.dy = dy,
-                                .x = saved.get(this, "x"),
+                                .x = saved.get(this, Kept::x),
                                 .weight = weight_->weight,
-                                .rstd = saved.get(this, "rstd"),
+                                .rstd = saved.get(this, Kept::rstd),
                                 .add = {},
                                 .dx = dx,
                                 .dweight = *dweight},
             ctx.compute);
-  if (!weight_->decl.frozen) saved.keep(this, "dweight", std::move(dweight));
-  saved.drop(this, "rstd");
-  saved.drop(this, "x");
+  if (!weight_->decl.frozen) saved.keep(this, Kept::dweight, std::move(dweight));
+  saved.drop(this, Kept::rstd);
+  saved.drop(this, Kept::x);
 }
 
 void HeadNorm::backward_weight(Ctx& ctx, Saved& saved) const {
   if (weight_->decl.frozen) return;
-  add_gradient(ctx, *weight_, saved.get(this, "dweight"));
+  add_gradient(ctx, *weight_, saved.get(this, Kept::dweight));
   saved.drop_all(this);
 }
 

@@ -152,51 +152,52 @@ Owned LatentAttention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual
   Owned k = keys(ctx, *kv, *down);
   Owned exchanged =
       attend_heads(ctx, split(ctx, q, *k, *kv), heads_of(ctx, *o, s.heads, s.value, 0, s.value), *lse);
-  if (exchanged) saved.keep(this, "exchanged", std::move(exchanged));
+  if (exchanged) saved.keep(this, Kept::exchanged, std::move(exchanged));
   k.reset();
   const bool drop = resid_.on(ctx);
   Owned y = out_.forward(ctx, *o, saved, drop ? Tensor() : residual);
   if (drop) resid_.forward(ctx, *y, *y, residual);
-  saved.keep(this, "down", std::move(down));
-  if (c_q) saved.keep(this, "c_q", std::move(c_q)), saved.keep(this, "q", std::move(q_up));
-  saved.keep(this, "c_kv", std::move(c_kv));
-  saved.keep(this, "kv", std::move(kv));
-  saved.keep(this, "o", std::move(o));
-  saved.keep(this, "lse", std::move(lse));
+  saved.keep(this, Kept::down, std::move(down));
+  if (c_q) saved.keep(this, Kept::c_q, std::move(c_q)), saved.keep(this, Kept::q, std::move(q_up));
+  saved.keep(this, Kept::c_kv, std::move(c_kv));
+  saved.keep(this, Kept::kv, std::move(kv));
+  saved.keep(this, Kept::o, std::move(o));
+  saved.keep(this, Kept::lse, std::move(lse));
   return y;
 }
 
 Owned LatentAttention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
   const Sizes& s = sizes_;
-  const Tensor down = saved.get(this, "down"), kv = saved.get(this, "kv"), o = saved.get(this, "o");
-  const Tensor q = q_up_ ? saved.get(this, "q") : down.narrow(1, 0, first());
+  const Tensor down = saved.get(this, Kept::down), kv = saved.get(this, Kept::kv),
+               o = saved.get(this, Kept::o);
+  const Tensor q = q_up_ ? saved.get(this, Kept::q) : down.narrow(1, 0, first());
   Owned dropped = resid_.backward(ctx, dy);
   Owned dout = out_.backward_input(ctx, dropped ? *dropped : dy, saved);
-  if (dropped) saved.keep(this, "dropped", std::move(dropped));
+  if (dropped) saved.keep(this, Kept::dropped, std::move(dropped));
 
   Owned ddown = ctx.activation(down.shape), dkv = ctx.activation(kv.shape), dq_up;
   if (q_up_) dq_up = ctx.activation(q.shape);
   const Tensor dq = q_up_ ? *dq_up : ddown->narrow(1, 0, first());
   Owned k = keys(ctx, kv, down), dk = ctx.activation(k->shape);
   const Heads t = split(ctx, q, *k, kv), g = split(ctx, dq, *dk, *dkv);
-  const bool exchanged = saved.has(this, "exchanged");
+  const bool exchanged = saved.has(this, Kept::exchanged);
   attend_backward(ctx,
                   AttentionBackwardArgs{.q = t.q,
                                         .k = t.k,
                                         .v = t.v,
                                         .o = heads_of(ctx, o, s.heads, s.value, 0, s.value),
-                                        .lse = saved.get(this, "lse"),
+                                        .lse = saved.get(this, Kept::lse),
                                         .dout = heads_of(ctx, *dout, s.heads, s.value, 0, s.value),
                                         .dq = g.q,
                                         .dk = g.k,
                                         .dv = g.v,
                                         .scale = scale(),
                                         .dropout = mask(ctx)},
-                  exchanged ? saved.get(this, "exchanged") : Tensor());
-  if (exchanged) saved.drop(this, "exchanged");
+                  exchanged ? saved.get(this, Kept::exchanged) : Tensor());
+  if (exchanged) saved.drop(this, Kept::exchanged);
   k.reset(), dout.reset();
-  saved.drop(this, "lse"), saved.drop(this, "kv");
-  if (q_up_) saved.drop(this, "q");
+  saved.drop(this, Kept::lse), saved.drop(this, Kept::kv);
+  if (q_up_) saved.drop(this, Kept::q);
   ctx.k.run(ConcatSharedBackwardArgs{.dy = columns(*dk, s.heads, key(), 0, key()),
                                      .da = columns(*dkv, s.heads, s.nope + s.value, 0, s.nope),
                                      .db = ddown->narrow(1, first() + s.kv_rank, s.rope)},
@@ -207,16 +208,16 @@ Owned LatentAttention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) 
     Owned dc = kv_up_.backward_input(ctx, *dkv, saved);
     kv_norm_.backward_input(ctx, columns(*dc, 1, s.kv_rank, 0, s.kv_rank), compressed_kv(*ddown), saved);
   }
-  saved.keep(this, "dkv", std::move(dkv));
+  saved.keep(this, Kept::dkv, std::move(dkv));
   if (q_up_) {
     Owned dc = q_up_->backward_input(ctx, dq, saved);
     q_norm_->backward_input(ctx, columns(*dc, 1, s.q_rank, 0, s.q_rank),
                             columns(*ddown, 1, s.q_rank, 0, s.q_rank), saved);
-    saved.keep(this, "dq", std::move(dq_up));
+    saved.keep(this, Kept::dq, std::move(dq_up));
   }
-  saved.drop(this, "down");
+  saved.drop(this, Kept::down);
   Owned dx = down_.backward_input(ctx, *ddown, saved);
-  saved.keep(this, "ddown", std::move(ddown));
+  saved.keep(this, Kept::ddown, std::move(ddown));
   return dx;
 }
 

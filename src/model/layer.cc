@@ -4,21 +4,21 @@
 
 namespace trireme {
 
-const Saved::Entry* Saved::find(const void* layer, std::string_view name) const {
+const Saved::Entry* Saved::find(const void* layer, Kept name) const {
   for (const Entry& e : entries_)
     if (e.layer == layer && e.name == name) return &e;
   return nullptr;
 }
-void Saved::keep(const void* layer, std::string_view name, Owned t) {
+void Saved::keep(const void* layer, Kept name, Owned t) {
   require(find(layer, name) == nullptr, "a saved tensor was kept twice");
   Tensor view = *t;
   entries_.push_back({.layer = layer, .name = name, .owned = std::move(t), .view = view});
 }
-void Saved::borrow(const void* layer, std::string_view name, const Tensor& t) {
+void Saved::borrow(const void* layer, Kept name, const Tensor& t) {
   require(find(layer, name) == nullptr, "a saved tensor was kept twice");
   entries_.push_back({.layer = layer, .name = name, .owned = {}, .view = t});
 }
-void Saved::let_go(const void* layer, std::string_view name) {
+void Saved::let_go(const void* layer, Kept name) {
   for (Entry& e : entries_) {
     if (e.layer != layer || e.name != name || !e.owned) continue;
     const std::byte *begin = e.view.data, *end = begin + e.view.bytes();
@@ -29,11 +29,11 @@ void Saved::let_go(const void* layer, std::string_view name) {
     e.gone = true;
   }
 }
-bool Saved::gone(const void* layer, std::string_view name) const {
+bool Saved::gone(const void* layer, Kept name) const {
   const Entry* e = find(layer, name);
   return e && e->gone;
 }
-void Saved::restore(const void* layer, std::string_view name, Owned t) {
+void Saved::restore(const void* layer, Kept name, Owned t) {
   for (Entry& e : entries_) {
     if (!e.gone) continue;
     if (e.of_layer == layer && e.of_name == name)
@@ -44,16 +44,16 @@ void Saved::restore(const void* layer, std::string_view name, Owned t) {
   for (Entry& e : entries_)
     if (e.layer == layer && e.name == name) e.owned = std::move(t);
 }
-Tensor Saved::get(const void* layer, std::string_view name) const {
+Tensor Saved::get(const void* layer, Kept name) const {
   const Entry* e = find(layer, name);
   require(e != nullptr && !e->gone,
           "a saved tensor is missing: backward before forward, or after it was dropped");
   return e->view;
 }
-bool Saved::has(const void* layer, std::string_view name) const {
+bool Saved::has(const void* layer, Kept name) const {
   return find(layer, name) != nullptr;
 }
-void Saved::drop(const void* layer, std::string_view name) {
+void Saved::drop(const void* layer, Kept name) {
   std::erase_if(entries_, [&](const Entry& e) { return e.layer == layer && e.name == name; });
 }
 void Saved::drop_all(const void* layer) {

@@ -84,21 +84,30 @@ struct Ctx {
   Owned activation(const Shape& s) { return activation(s, dtype); }
 };
 
-// What one microbatch keeps between passes. Keys are (layer object, name literal); owned tensors go back to
+// Tensors that layers save between passes, by their names in the layers.
+enum class Kept : uint8_t {
+  // clang-format off
+  a, back, balance, c_kv, c_q, codes, counts, dbias, ddown, dh, dkv, dlogits, dmid, dn, down, dq, dqkv,
+  dropped, du, dweight, dy, exchanged, h, ids, kv, logits, lse, mean, mid, n, n1, n2, o, offsets, order,
+  place, q, qk, qkv, rstd, scale, source, u, weights, x, xp, y
+  // clang-format on
+};
+
+// Tensors of one microbatch between passes. Keys are (layer object, name); owned tensors go back to
 // the arena when dropped. Capacity is kept over clear(), so steady steps allocate nothing.
 class Saved {
  public:
-  void keep(const void* layer, std::string_view name, Owned t);
+  void keep(const void* layer, Kept name, Owned t);
   // Remembers a tensor that someone else keeps alive until the layer's backward_weight is done.
-  void borrow(const void* layer, std::string_view name, const Tensor& t);
-  Tensor get(const void* layer, std::string_view name) const;
-  bool has(const void* layer, std::string_view name) const;
+  void borrow(const void* layer, Kept name, const Tensor& t);
+  Tensor get(const void* layer, Kept name) const;
+  bool has(const void* layer, Kept name) const;
   // Gives a kept tensor's memory back until it is made again; what was borrowed of it follows it to its new
   // place. No effect where there is none of that name.
-  void let_go(const void* layer, std::string_view name);
-  bool gone(const void* layer, std::string_view name) const;
-  void restore(const void* layer, std::string_view name, Owned t);
-  void drop(const void* layer, std::string_view name);
+  void let_go(const void* layer, Kept name);
+  bool gone(const void* layer, Kept name) const;
+  void restore(const void* layer, Kept name, Owned t);
+  void drop(const void* layer, Kept name);
   void drop_all(const void* layer);
   void clear() { entries_.clear(); }
   bool empty() const { return entries_.empty(); }
@@ -106,16 +115,16 @@ class Saved {
  private:
   struct Entry {
     const void* layer;
-    std::string_view name;
+    Kept name;
     Owned owned;
     Tensor view;
     bool gone = false;
     // Of a view of a tensor that is gone: whose, and from which byte on.
     const void* of_layer = nullptr;
-    std::string_view of_name = {};
+    Kept of_name = {};
     int64_t at = 0;
   };
-  const Entry* find(const void* layer, std::string_view name) const;
+  const Entry* find(const void* layer, Kept name) const;
   std::vector<Entry> entries_;
 };
 

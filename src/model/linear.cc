@@ -213,17 +213,17 @@ bool Linear::keeps_codes(const Ctx& ctx) const {
 Owned Linear::forward(Ctx& ctx, const Tensor& x, Saved& saved, const Tensor& residual,
                       const Tensor& gelu) const {
   if (!keeps_codes(ctx)) {
-    saved.borrow(this, "x", x);
+    saved.borrow(this, Kept::x, x);
     if (!adapters_.any() || !ctx.backward) return again(ctx, x, residual, gelu);
     Owned h = ctx.activation({rows_out(x), adapters_.width()});
     Owned y = compute(ctx, x, residual, gelu, *h);
-    saved.keep(this, "h", std::move(h));
+    saved.keep(this, Kept::h, std::move(h));
     return y;
   }
   Owned y = again(ctx, x, residual, gelu);
   Fp8Codes x8 = ctx.fp8->quantise(ctx, name(), Fp8Operand::x, x, true);
-  saved.keep(this, "codes", std::move(x8.codes));
-  saved.keep(this, "scale", std::move(x8.scale));
+  saved.keep(this, Kept::codes, std::move(x8.codes));
+  saved.keep(this, Kept::scale, std::move(x8.scale));
   return y;
 }
 
@@ -267,14 +267,14 @@ Owned Linear::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved, const Ten
   Owned gathered = rows_apart(Divide::rows) ? gathered_rows(ctx, tp_, dy) : Owned();
   const Tensor out = gathered ? *gathered : dy;
   if (gathered)
-    saved.keep(this, "dy", std::move(gathered));
+    saved.keep(this, Kept::dy, std::move(gathered));
   else
-    saved.borrow(this, "dy", dy);
+    saved.borrow(this, Kept::dy, dy);
   Tensor dh;
   if (adapters_.any()) {
     Owned own = ctx.activation({out.rows(), adapters_.width()});
     dh = *own;
-    saved.keep(this, "dh", std::move(own));
+    saved.keep(this, Kept::dh, std::move(own));
   }
   auto summand = [&](int64_t first, int64_t rows, const Tensor& to) {
     back_product(ctx, out.narrow(0, first, rows), to, {}, dh ? dh.narrow(0, first, rows) : dh);
@@ -290,18 +290,18 @@ Owned Linear::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved, const Ten
 
 void Linear::backward_weight(Ctx& ctx, Saved& saved) const {
   if (frozen() && !adapters_.any()) return saved.drop_all(this);
-  const Tensor dy = saved.get(this, "dy");
-  if (saved.has(this, "codes")) {
+  const Tensor dy = saved.get(this, Kept::dy);
+  if (saved.has(this, Kept::codes)) {
     Fp8View x8 = ctx.fp8->form(Fp8Operand::x, true);
-    x8.codes = saved.get(this, "codes"), x8.scale = saved.get(this, "scale");
+    x8.codes = saved.get(this, Kept::codes), x8.scale = saved.get(this, Kept::scale);
     weight_product(ctx, dy, {}, &x8);
     return saved.drop_all(this);
   }
-  Tensor x = saved.get(this, "x");
+  Tensor x = saved.get(this, Kept::x);
   Owned gathered = rows_apart(Divide::columns) ? gathered_rows(ctx, tp_, x) : Owned();
   if (gathered) x = *gathered;
   if (frozen()) {
-    adapters_.backward_weight(ctx, dy, x, saved.get(this, "h"), saved.get(this, "dh"));
+    adapters_.backward_weight(ctx, dy, x, saved.get(this, Kept::h), saved.get(this, Kept::dh));
     return saved.drop_all(this);
   }
   weight_product(ctx, dy, x, nullptr);

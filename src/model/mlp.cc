@@ -71,14 +71,14 @@ Owned Mlp::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& sav
   bool drop = resid_.on(ctx);
   Owned y = down_.forward(ctx, *a, saved, drop ? Tensor() : residual);
   if (drop) resid_.forward(ctx, *y, *y, residual);
-  saved.keep(this, "u", std::move(u));
-  if (!down_.keeps_codes(ctx)) saved.keep(this, "a", std::move(a));
+  saved.keep(this, Kept::u, std::move(u));
+  if (!down_.keeps_codes(ctx)) saved.keep(this, Kept::a, std::move(a));
   return y;
 }
 
 Owned Mlp::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
   Owned dropped = resid_.backward(ctx, dy);
-  const Tensor u = saved.get(this, "u"), out = dropped ? *dropped : dy;
+  const Tensor u = saved.get(this, Kept::u), out = dropped ? *dropped : dy;
   Owned du;
   if (gelu_in_product(ctx, dy.dtype)) {
     du = down_.backward_input(ctx, out, saved, u);
@@ -86,20 +86,20 @@ Owned Mlp::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
     const Owned da = down_.backward_input(ctx, out, saved);
     du = activate_backward(ctx, u, *da);
   }
-  if (dropped) saved.keep(this, "dropped", std::move(dropped));
-  saved.drop(this, "u");
+  if (dropped) saved.keep(this, Kept::dropped, std::move(dropped));
+  saved.drop(this, Kept::u);
   Owned dx = up_.backward_input(ctx, *du, saved);
-  saved.keep(this, "du", std::move(du));
+  saved.keep(this, Kept::du, std::move(du));
   return dx;
 }
 
 void Mlp::let_go(const Recompute& r, Saved& saved) const {
-  for (const char* name : {"u", "a"})
-    if (r.has(name)) saved.let_go(this, name);
+  if (r.has("u")) saved.let_go(this, Kept::u);
+  if (r.has("a")) saved.let_go(this, Kept::a);
 }
 void Mlp::again(Ctx& ctx, const Tensor& x, Saved& saved) const {
-  if (saved.gone(this, "u")) saved.restore(this, "u", up_.again(ctx, x));
-  if (saved.gone(this, "a")) saved.restore(this, "a", activate(ctx, saved.get(this, "u")));
+  if (saved.gone(this, Kept::u)) saved.restore(this, Kept::u, up_.again(ctx, x));
+  if (saved.gone(this, Kept::a)) saved.restore(this, Kept::a, activate(ctx, saved.get(this, Kept::u)));
 }
 
 void Mlp::backward_weight(Ctx& ctx, Saved& saved) const {

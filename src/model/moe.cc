@@ -48,7 +48,7 @@ void Router::bind(ParamSet& set) {
 Owned Router::forward(Ctx& ctx, const Tensor& x, Saved& saved) const {
   Owned logits = ctx.activation({x.rows(), experts_}, DType::f32);
   ctx.k.run(MatmulArgs{.a = x, .b = weight_->weight, .c = *logits, .trans_b = true}, ctx.compute);
-  saved.borrow(this, "x", x);
+  saved.borrow(this, Kept::x, x);
   return logits;
 }
 
@@ -57,12 +57,12 @@ void Router::backward_input(Ctx& ctx, const Tensor& dlogits, const Tensor& dx, S
   Owned d = ctx.activation(dlogits.shape);
   ctx.k.run(CastArgs{.src = dlogits, .dst = *d}, ctx.compute);
   ctx.k.run(MatmulArgs{.a = *d, .b = weight_->weight, .c = dx, .accumulate = true}, ctx.compute);
-  saved.keep(this, "dlogits", std::move(d));
+  saved.keep(this, Kept::dlogits, std::move(d));
 }
 void Router::backward_weight(Ctx& ctx, Saved& saved) const {
   if (weight_->decl.frozen) return saved.drop_all(this);
-  ctx.k.run(MatmulArgs{.a = saved.get(this, "dlogits"),
-                       .b = saved.get(this, "x"),
+  ctx.k.run(MatmulArgs{.a = saved.get(this, Kept::dlogits),
+                       .b = saved.get(this, Kept::x),
                        .c = weight_->grad,
                        .trans_a = true,
                        .accumulate = weight_->start_grad()},
@@ -118,10 +118,10 @@ Owned first_rows(Ctx& ctx, const Tensor& all, int64_t n) {
   return rows;
 }
 void keep_routing(const void* key, Routed r, Saved& saved) {
-  saved.keep(key, "logits", std::move(r.logits));
-  saved.keep(key, "ids", std::move(r.ids));
-  saved.keep(key, "weights", std::move(r.weights));
-  saved.keep(key, "y", std::move(r.y));
+  saved.keep(key, Kept::logits, std::move(r.logits));
+  saved.keep(key, Kept::ids, std::move(r.ids));
+  saved.keep(key, Kept::weights, std::move(r.weights));
+  saved.keep(key, Kept::y, std::move(r.y));
 }
 }  // namespace
 
@@ -249,9 +249,9 @@ void Moe::order(Ctx& ctx, const void* key, const Tensor& ids, int64_t experts, S
     marked = without_dropped(ctx, ids), order.ids = *marked;
   ctx.k.run(order, ctx.compute);
   if (routed) count(ctx, *load, *offsets);
-  saved.keep(key, "offsets", std::move(offsets));
-  saved.keep(key, "place", std::move(place));
-  saved.keep(key, "source", std::move(source));
+  saved.keep(key, Kept::offsets, std::move(offsets));
+  saved.keep(key, Kept::place, std::move(place));
+  saved.keep(key, Kept::source, std::move(source));
 }
 
 // ---- load, drops and the losses that even out the load ----
@@ -321,7 +321,7 @@ void Moe::balance(Ctx& ctx, const Tensor& logits, const Tensor& ids, Saved& save
     z += b.z_loss * lse[u] * mean;
   }
   ctx.device.upload(*gradient, d.data());
-  saved.keep(this, "balance", std::move(gradient));
+  saved.keep(this, Kept::balance, std::move(gradient));
   if (!ctx.routing || !ctx.device.has_data()) return;
   LayerRouting& r = ctx.routing->of(sizes_.block, ctx.batch.first_sequence).routing;
   r.aux_loss = aux, r.z_loss = z;
@@ -340,16 +340,16 @@ Owned Moe::all_rows(Ctx& ctx, Owned own) const {
 
 // The experts' answers to the rows of all choices [R, hidden].
 Owned Moe::answers(Ctx& ctx, const Tensor& x, Saved& saved, const std::function<void()>& between) const {
-  const Tensor offsets = saved.get(this, "offsets"), source = saved.get(this, "source");
+  const Tensor offsets = saved.get(this, Kept::offsets), source = saved.get(this, Kept::source);
   if (ctx.groups.ep)
-    return exchange_.forward(ctx, experts_, x, saved.get(this, "place"), source, offsets, saved, between);
+    return exchange_.forward(ctx, experts_, x, saved.get(this, Kept::place), source, offsets, saved, between);
   Owned xp = ctx.activation({source.numel(), sizes_.hidden});
   ctx.k.run(PermuteRowsArgs{.x = x, .source = source, .y = *xp}, ctx.compute);
   ExpertFfn::Inner in = experts_.inner(ctx, *xp, offsets);
   Owned yp = experts_.outer(ctx, *in.a, offsets);
-  saved.keep(this, "xp", std::move(xp));
-  saved.keep(this, "u", std::move(in.u));
-  saved.keep(this, "a", std::move(in.a));
+  saved.keep(this, Kept::xp, std::move(xp));
+  saved.keep(this, Kept::u, std::move(in.u));
+  saved.keep(this, Kept::a, std::move(in.a));
   if (between) between();
   return yp;
 }
@@ -385,7 +385,7 @@ Owned Moe::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& sav
   if (complete_add) add = *complete_add;
   Owned y = ctx.activation({n, sizes_.hidden});
   ctx.k.run(CombineRowsArgs{.x = *yp,
-                            .place = saved.get(this, "place"),
+                            .place = saved.get(this, Kept::place),
                             .weights = *weights,
                             .add = add ? own_rows(add) : add,
                             .y = *y},
@@ -399,7 +399,7 @@ Owned Moe::forward(Ctx& ctx, const Tensor& x, const Tensor& residual, Saved& sav
     y = add_shared(ctx, x, std::move(y), Tensor(), saved);
   }
   if (drop) resid_.forward(ctx, *y, *y, residual);
-  saved.borrow(this, "x", own);
+  saved.borrow(this, Kept::x, own);
   return y;
 }
 
@@ -421,7 +421,7 @@ Owned Moe::add_shared(Ctx& ctx, const Tensor& x, Owned y, const Tensor& add, Sav
   order(ctx, key, *ids, 1, saved);
   if (!y) y = ctx.activation(x.shape);
   ctx.k.run(
-      CombineRowsArgs{.x = *s, .place = saved.get(key, "place"), .weights = *weights, .add = to, .y = *y},
+      CombineRowsArgs{.x = *s, .place = saved.get(key, Kept::place), .weights = *weights, .add = to, .y = *y},
       ctx.compute);
   keep_routing(key, {std::move(logits), std::move(ids), std::move(weights), std::move(s)}, saved);
   return y;
@@ -430,29 +430,30 @@ Owned Moe::add_shared(Ctx& ctx, const Tensor& x, Owned y, const Tensor& add, Sav
 // The gradients of the experts' answers, in place of the answers, and of the router's logits.
 Owned Moe::answers_backward(Ctx& ctx, const void* key, const Tensor& dy, const RouteBackwardArgs& how,
                             Saved& saved) const {
-  const Tensor y = saved.get(key, "y"), ids = saved.get(key, "ids"), logits = saved.get(key, "logits");
+  const Tensor y = saved.get(key, Kept::y), ids = saved.get(key, Kept::ids),
+               logits = saved.get(key, Kept::logits);
   Owned dweights = ctx.activation(ids.shape, DType::f32), dlogits = ctx.activation(logits.shape, DType::f32);
   ctx.k.run(CombineRowsBackwardArgs{.dy = dy,
                                     .x = y,
-                                    .place = saved.get(key, "place"),
-                                    .source = saved.get(key, "source"),
-                                    .weights = saved.get(key, "weights"),
+                                    .place = saved.get(key, Kept::place),
+                                    .source = saved.get(key, Kept::source),
+                                    .weights = saved.get(key, Kept::weights),
                                     .dx = y,
                                     .dweights = *dweights},
             ctx.compute);
   RouteBackwardArgs route = how;
   route.logits = logits, route.ids = ids, route.dweights = *dweights, route.dlogits = *dlogits;
   ctx.k.run(route, ctx.compute);
-  for (const char* done : {"logits", "ids", "weights", "balance"}) saved.drop(key, done);
+  for (Kept done : {Kept::logits, Kept::ids, Kept::weights, Kept::balance}) saved.drop(key, done);
   return dlogits;
 }
 
 // The router's backward pass, with what balancing losses add.
 RouteBackwardArgs Moe::balanced(const Ctx& ctx, const Saved& saved) const {
   RouteBackwardArgs route{.score = score(), .normalise = sizes_.normalise, .scale = sizes_.scale};
-  if (!saved.has(this, "balance")) return route;
-  route.balance = saved.get(this, "balance");
-  const Tensor logits = saved.get(this, "logits");
+  if (!saved.has(this, Kept::balance)) return route;
+  route.balance = saved.get(this, Kept::balance);
+  const Tensor logits = saved.get(this, Kept::logits);
   route.unit = unit_tokens(ctx, logits.rows()), route.first = unit_offset(logits);
   route.z_scale = float(sizes_.balance.z_loss * ctx.loss_scale / double(ctx.batch_tokens));
   return route;
@@ -461,9 +462,10 @@ RouteBackwardArgs Moe::balanced(const Ctx& ctx, const Saved& saved) const {
 // The gradient of the rows of all choices, from that of their answers, kept as "y".
 Owned Moe::rows_backward(Ctx& ctx, Saved& saved, const std::function<void()>& between) const {
   if (ctx.groups.ep)
-    return exchange_.backward_input(ctx, experts_, saved.get(this, "y"), saved.get(this, "x"),
-                                    saved.get(this, "source"), saved, between);
-  return experts_.backward_input(ctx, saved.get(this, "y"), saved.get(this, "u"), saved.get(this, "offsets"));
+    return exchange_.backward_input(ctx, experts_, saved.get(this, Kept::y), saved.get(this, Kept::x),
+                                    saved.get(this, Kept::source), saved, between);
+  return experts_.backward_input(ctx, saved.get(this, Kept::y), saved.get(this, Kept::u),
+                                 saved.get(this, Kept::offsets));
 }
 
 Owned Moe::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
@@ -475,7 +477,7 @@ Owned Moe::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
     if (shared_) shared = shared_backward(ctx, d, Tensor(), saved);
   });
   if (shared_ && spread() && !shared) shared = shared_backward(ctx, d, Tensor(), saved);
-  const Tensor place = saved.get(this, "place");
+  const Tensor place = saved.get(this, Kept::place);
   Owned dx = ctx.activation({place.rows(), sizes_.hidden});
   ctx.k.run(CombineRowsArgs{.x = *dxp, .place = place, .y = *dx}, ctx.compute);
   dxp.reset();
@@ -485,7 +487,7 @@ Owned Moe::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) const {
   if (shared_ && !shared) shared = shared_backward(ctx, d, *dx, saved);
   if (shared_) ctx.k.run(AddArgs{.a = *dx, .b = *shared, .y = *dx}, ctx.compute);
   shared.reset();
-  if (dropped) saved.keep(this, "dropped", std::move(dropped));
+  if (dropped) saved.keep(this, Kept::dropped, std::move(dropped));
   return dx;
 }
 
@@ -497,9 +499,9 @@ Owned Moe::shared_backward(Ctx& ctx, const Tensor& dy, const Tensor& dx, Saved& 
   Owned dlogits = answers_backward(ctx, key, dy, {.score = RouteScore::sigmoid, .normalise = false}, saved);
   if (dx) {
     shared_gate_->backward_input(ctx, *dlogits, dx, saved);
-    return shared_->backward_input(ctx, saved.get(key, "y"), saved);
+    return shared_->backward_input(ctx, saved.get(key, Kept::y), saved);
   }
-  Owned part = shared_->backward_input(ctx, saved.get(key, "y"), saved);
+  Owned part = shared_->backward_input(ctx, saved.get(key, Kept::y), saved);
   shared_gate_->backward_input(ctx, *dlogits, *part, saved);
   return part;
 }
@@ -507,11 +509,12 @@ Owned Moe::shared_backward(Ctx& ctx, const Tensor& dy, const Tensor& dx, Saved& 
 // After the first pass "y" and "u" hold the gradients of what the forward pass kept there.
 void Moe::backward_weight(Ctx& ctx, Saved& saved) const {
   if (ctx.groups.ep)
-    exchange_.backward_weight(ctx, experts_, saved.get(this, "y"), saved.get(this, "x"),
-                              saved.get(this, "source"), saved);
+    exchange_.backward_weight(ctx, experts_, saved.get(this, Kept::y), saved.get(this, Kept::x),
+                              saved.get(this, Kept::source), saved);
   else
-    experts_.backward_weight(ctx, saved.get(this, "y"), saved.get(this, "a"), saved.get(this, "u"),
-                             saved.get(this, "xp"), saved.get(this, "offsets"));
+    experts_.backward_weight(ctx, saved.get(this, Kept::y), saved.get(this, Kept::a),
+                             saved.get(this, Kept::u), saved.get(this, Kept::xp),
+                             saved.get(this, Kept::offsets));
   router_.backward_weight(ctx, saved);
   if (shared_) shared_->backward_weight(ctx, saved);
   if (shared_gate_) shared_gate_->backward_weight(ctx, saved), saved.drop_all(&shared_gate_);

@@ -46,35 +46,36 @@ Owned Norm::forward(Ctx& ctx, const Tensor& x, Saved& saved) const {
   Owned y = ctx.activation({n, features_}), rstd = ctx.activation({n}, DType::f32), mean;
   if (kind_ == NormKind::layer) mean = ctx.activation({n}, DType::f32);
   run(ctx, x, *y, *mean, *rstd);
-  if (mean) saved.keep(this, "mean", std::move(mean));
-  saved.keep(this, "rstd", std::move(rstd));
-  saved.borrow(this, "x", x);
+  if (mean) saved.keep(this, Kept::mean, std::move(mean));
+  saved.keep(this, Kept::rstd, std::move(rstd));
+  saved.borrow(this, Kept::x, x);
   return y;
 }
 
 // The statistics are written once more, as they are.
 Owned Norm::again(Ctx& ctx, const Tensor& x, Saved& saved) const {
   Owned y = ctx.activation({x.rows(), features_});
-  run(ctx, x, *y, kind_ == NormKind::layer ? saved.get(this, "mean") : Tensor(), saved.get(this, "rstd"));
+  run(ctx, x, *y, kind_ == NormKind::layer ? saved.get(this, Kept::mean) : Tensor(),
+      saved.get(this, Kept::rstd));
   return y;
 }
 
 Owned Norm::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved, const Tensor& add) const {
-  Tensor x = saved.get(this, "x"), rstd = saved.get(this, "rstd");
+  Tensor x = saved.get(this, Kept::x), rstd = saved.get(this, Kept::rstd);
   Owned dx = ctx.activation({x.rows(), features_}), dweight = ctx.activation({features_}, DType::f32);
   if (kind_ == NormKind::layer) {
     Owned dbias = ctx.activation({features_}, DType::f32);
     ctx.k.run(LayerNormBackwardArgs{.dy = dy,
                                     .x = x,
                                     .weight = weight_->weight,
-                                    .mean = saved.get(this, "mean"),
+                                    .mean = saved.get(this, Kept::mean),
                                     .rstd = rstd,
                                     .add = add,
                                     .dx = *dx,
                                     .dweight = *dweight,
                                     .dbias = *dbias},
               ctx.compute);
-    if (!weight_->decl.frozen) saved.keep(this, "dbias", std::move(dbias));
+    if (!weight_->decl.frozen) saved.keep(this, Kept::dbias, std::move(dbias));
   } else {
     ctx.k.run(RmsNormBackwardArgs{.dy = dy,
                                   .x = x,
@@ -85,17 +86,17 @@ Owned Norm::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved, const Tenso
                                   .dweight = *dweight},
               ctx.compute);
   }
-  if (!weight_->decl.frozen) saved.keep(this, "dweight", std::move(dweight));
-  saved.drop(this, "mean");
-  saved.drop(this, "rstd");
-  saved.drop(this, "x");
+  if (!weight_->decl.frozen) saved.keep(this, Kept::dweight, std::move(dweight));
+  saved.drop(this, Kept::mean);
+  saved.drop(this, Kept::rstd);
+  saved.drop(this, Kept::x);
   return dx;
 }
 
 void Norm::backward_weight(Ctx& ctx, Saved& saved) const {
   if (weight_->decl.frozen) return;
-  add_gradient(ctx, *weight_, saved.get(this, "dweight"));
-  if (bias_) add_gradient(ctx, *bias_, saved.get(this, "dbias"));
+  add_gradient(ctx, *weight_, saved.get(this, Kept::dweight));
+  if (bias_) add_gradient(ctx, *bias_, saved.get(this, Kept::dbias));
   saved.drop_all(this);
 }
 
