@@ -162,5 +162,33 @@ TEST(MuonRun, LearnsInNoMoreStepsThanAdamW) {
   }
 }
 
+// The names that optimizer.name may have.
+struct OptimizerNames {
+  std::span<const std::string_view> names;
+  void operator()(std::string_view key, auto&, std::string_view, std::string_view, const Rule& rule = {}) {
+    if (key == "name") names = rule.choices;
+  }
+};
+
+// A name that the list alone knows is an error, not another optimizer.
+TEST(MakeOptimizer, KnowsTheNamesOfTheList) {
+  RunSpec run = tiny_run("llama", "f32", 1);
+  OptimizerNames list;
+  run.optimizer.visit(list);
+  ASSERT_GE(list.names.size(), 2u);
+  for (std::string_view name : list.names) {
+    run.optimizer.name = name;
+    Rig rig(run);
+    EXPECT_TRUE(std::isfinite(rig.step(1).loss)) << name;
+  }
+  run.optimizer.name = "lion";
+  try {
+    Rig rig(run);
+    FAIL() << "an optimizer was made";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "optimizer.name = \"lion\": no optimizer; use \"adamw\" or \"muon\"");
+  }
+}
+
 }  // namespace
 }  // namespace trireme
