@@ -12,7 +12,6 @@ WIDTHS = {"llama-6x384": MODELS["llama-6x384"],
           "llama-4x768": dict(MODELS["llama-6x384"], layers=4, hidden=768, heads=12, ffn=2048)}
 WAYS = {"1 rank x 2 threads": ("threads=2",),
         "tp = 2": ("threads=1", "tp=2"),
-        "tp = 2, chunks = 4": ("threads=1", "tp=2", "tp_chunks=4"),
         "tp = 2, sequence": ("threads=1", "tp=2", "sequence=true")}
 
 

@@ -46,7 +46,7 @@ std::vector<Serialising> serialising_keys(const Symptoms& s) {
         {"layout.cp_overlap", "false", "true", "keys and values travel while nothing is computed", Use::cp});
   if (l.zero == 3 && l.prefetch == 0)
     out.push_back({"layout.prefetch", "0", "1", "weights are gathered when they are needed", Use::dp});
-  if (l.tp > 1 && l.tp_chunks == 1)
+  if (l.tp > 1 && l.tp_chunks == 1 && s.run.train.device == "cuda")
     out.push_back({"layout.tp_chunks", "1", "2", "sums over tp are whole: compute waits for each", Use::tp});
   return out;
 }

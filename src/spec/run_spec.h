@@ -133,7 +133,7 @@ struct LayoutSpec {
     v("bucket_mb", bucket_mb, "MB",
       "zero = 0: gradients of neighbouring layers are reduced together up to this", between(0, 1e6));
     v("tp_chunks", tp_chunks, "pieces",
-      "that sums over tp are cut into, each on its way while the next is computed; 1 = no overlap",
+      "GPUs: that sums over tp are cut into, each in flight while the next is computed; 1 = no overlap",
       between(1, 64));
     v("ep_buffer", ep_buffer, "",
       "ep > 1: choices that a rank's experts have room for at once, in those that each rank has; more take "

@@ -64,6 +64,8 @@ void refuse_invalid(const RunSpec& run, bool apart, Problems& out) {
       cuda && run.train.comm == "mpi", {"train.comm", "train.device"},
       "moves memory of the host, and train.device = \"cuda\" has its own; give \"nccl\", or \"thread\" for "
       "ranks of one process");
+  refuse(!cuda && run.layout.tp_chunks > 1, {"layout.tp_chunks", "train.device"},
+         "costs time on a CPU, whose cores both multiply and add up; give 1, or train.device = \"cuda\"");
   refuse(!cuda && run.train.graphs == "on", {"train.graphs", "train.device"},
          "keeps launches of a GPU; give \"auto\", \"off\", or train.device = \"cuda\"");
   refuse(!cuda && run.train.attention != "auto", {"train.attention", "train.device"},

@@ -311,6 +311,10 @@ TEST(RunSpec, UnsupportedByThisVersion) {
     EXPECT_EQ(lines_of(err).size(), 1u) << err;
   }
   refuse_unsupported(parse("[train]\ndevice = \"cuda\"\n[precision]\nfp8 = \"block\""));
+  refuse_unsupported(parse("[train]\ndevice = \"cuda\"\n[layout]\ntp = 2\ntp_chunks = 4"));
+  EXPECT_HAS(error_of([] { refuse_unsupported(parse("[layout]\ntp = 2\ntp_chunks = 4")); }),
+             "layout.tp_chunks: 4 costs time on a CPU, whose cores both multiply and add up; give 1, or "
+             "train.device");
   refuse_unsupported(parse("[train]\ndevice = \"cuda\"\ncomm = \"nccl\"\nsum_order = \"auto\""));
   EXPECT_HAS(error_of([] { refuse_unsupported(parse("[train]\ndevice = \"cuda\"\ncomm = \"nccl\"")); }),
              "train.sum_order: \"ordered\" cannot be had with train.comm = \"nccl\", where NCCL chooses the "
