@@ -96,7 +96,8 @@ void StagePasses::recompute(const Op& op) {
   fetch(at);
   device_.wait(compute_, std::exchange(m.fetched[slot], Event()));
   if (const int32_t place = std::exchange(m.away[slot], 0)) free_places_.push_back(place - 1);
-  if (run_.layout.recompute_shard && sharing_.tp.group) m.x[slot] = gathered_rows(ctx, sharing_.tp, *m.x[slot]);
+  if (run_.layout.recompute_shard && sharing_.tp.group)
+    m.x[slot] = gathered_rows(ctx, sharing_.tp, *m.x[slot]);
   stage_.layers[layer]->forward(ctx, *m.x[slot], m.saved[layer]);
 }
 

@@ -6,21 +6,18 @@
 
 namespace trireme {
 
-PostedStep::PostedStep(Device& device, CommSet& comms, StageMemory& memory, StepEnd& end, SettlePoint point,
-                       bool always, StepWatch& watch, std::function<void()> weights_from_master)
-    : device_(device),
-      memory_(memory),
+PostedStep::PostedStep(const StageParts& parts, StepEnd& end, SettlePoint point, bool always,
+                       std::function<void()> weights_from_master)
+    : StageParts(parts),
       end_(end),
-      watch_(watch),
       weights_from_master_(std::move(weights_from_master)),
-      settlement_(comms.factory(), device),
-      compute_(device.stream("compute")),
-      keeping_(device.stream("keep")),
+      settlement_(comms_->factory(), device_),
+      keeping_(device_.stream("keep")),
       point_(std::move(point)),
       always_(always) {
-  const FlatState& flat = memory.flat();
+  const FlatState& flat = memory_.flat();
   for (size_t i = 0; i < 1 + flat.state.size(); i++)
-    saved_.emplace_back(memory.arena(), Bucket::optimizer, Shape{memory.params().trained_part},
+    saved_.emplace_back(memory_.arena(), Bucket::optimizer, Shape{memory_.params().trained_part},
                         i == 0 ? DType::f32 : flat.state[i - 1].dtype);
 }
 

@@ -17,11 +17,10 @@
 namespace trireme {
 
 // Ends steps in place of a StepEnd. Thread-compatible: the rank's thread.
-class PostedStep {
+class PostedStep : StageParts {
  public:
-  // Takes memory for the state before a step. All references outlive this. always: also after a step that was
-  // taken back.
-  PostedStep(Device&, CommSet&, StageMemory&, StepEnd&, SettlePoint, bool always, StepWatch&,
+  // Takes memory for the state before a step. always: also after a step that was taken back.
+  PostedStep(const StageParts&, StepEnd&, SettlePoint, bool always,
              std::function<void()> weights_from_master);
   ~PostedStep();
   PostedStep(const PostedStep&) = delete;
@@ -53,13 +52,10 @@ class PostedStep {
   void read_settlement();
   void take_back();
 
-  Device& device_;
-  StageMemory& memory_;
   StepEnd& end_;
-  StepWatch& watch_;
   std::function<void()> weights_from_master_;
   Settlement settlement_;
-  Stream compute_, keeping_;  // keeping: copies state next to the step's passes, which leave it alone
+  Stream keeping_;  // copies state next to the step's passes, which leave it alone
   SettlePoint point_;
   bool always_;
   bool calm_ = true;          // the last step was neither clipped nor skipped

@@ -12,43 +12,34 @@
 
 namespace trireme {
 
-StagePasses::StagePasses(const RunSpec& run, bool trains, Device& device, CommSet* comms,
-                         const Sharing& sharing, std::span<const Schedule> schedules, StageMemory& memory,
-                         StepWatch& watch)
-    : run_(run),
-      trains_(trains),
-      device_(device),
-      comms_(comms),
-      sharing_(sharing),
-      memory_(memory),
-      arena_(memory.arena()),
-      watch_(watch),
-      compute_(device.stream("compute")),
-      dtype_(dtype_from_name(run.precision.compute)),
-      groups_(sharing.layers),
-      stage_(build_stages(run.model, stage_ranges(schedules), sharing.tp,
-                          comms ? comms->mesh().place(comms->rank(), Axis::ep) : AxisPlace(), run.moe)),
-      routing_(run.model.layers) {
+StagePasses::StagePasses(const StageParts& parts, std::span<const Schedule> schedules)
+    : StageParts(parts),
+      arena_(memory_.arena()),
+      dtype_(dtype_from_name(run_.precision.compute)),
+      groups_(sharing_.layers),
+      stage_(build_stages(run_.model, stage_ranges(schedules), sharing_.tp,
+                          comms_ ? comms_->mesh().place(comms_->rank(), Axis::ep) : AxisPlace(), run_.moe)),
+      routing_(run_.model.layers) {
   make_groups();
   std::vector<std::vector<ParamDecl>> decls = stage_.declare();
-  if (run.lora.active()) {
-    const StageRange whole{.first = 0, .last = run.model.layers};
-    refuse_idle_targets(build_stage(run.model, whole).declare(), run.lora);
-    add_adapters(decls, run.lora);
+  if (run_.lora.active()) {
+    const StageRange whole{.first = 0, .last = run_.model.layers};
+    refuse_idle_targets(build_stage(run_.model, whole).declare(), run_.lora);
+    add_adapters(decls, run_.lora);
   }
-  memory.params() =
-      comms ? lay_out(decls, comms->mesh(), comms->rank(), sharing.place.shards, sharing.expert_place.shards)
-            : lay_out(decls, Mesh(), 0);
+  memory_.params() = comms_ ? lay_out(decls, comms_->mesh(), comms_->rank(), sharing_.place.shards,
+                                      sharing_.expert_place.shards)
+                            : lay_out(decls, Mesh(), 0);
   find_recompute();
   find_shape(decls);
-  const int64_t microbatches = run.batch.global / (sharing.dp * run.batch.micro);
+  const int64_t microbatches = run_.batch.global / (sharing_.dp * run_.batch.micro);
   microbatches_.resize(size_t(microbatches));
   for (Microbatch& m : microbatches_) m.resize(stage_.layers.size(), chunks_.size());
   turns_.other_pass = [this] { let_other_pass_run(); };
-  sequence_loss_.resize(size_t(microbatches * run.batch.micro) + 1);
-  const auto rows = size_t(run.batch.micro * run.data.seq_len);
+  sequence_loss_.resize(size_t(microbatches * run_.batch.micro) + 1);
+  const auto rows = size_t(run_.batch.micro * run_.data.seq_len);
   token_loss_host_.resize(rows);
-  staging_.resize((run.data.separate() ? 4 : 3) * rows);
+  staging_.resize((run_.data.separate() ? 4 : 3) * rows);
 }
 
 StagePasses::~StagePasses() {

@@ -12,9 +12,7 @@
 #include "program/program.h"
 #include "runtime/microbatch.h"
 #include "runtime/pipeline_comm.h"
-#include "runtime/sharing.h"
-#include "runtime/stage_memory.h"
-#include "runtime/step_watch.h"
+#include "runtime/stage_parts.h"
 #include "runtime/two_passes.h"
 #include "spec/recompute.h"
 
@@ -36,12 +34,11 @@ struct StageSeconds {
 
 // Knows neither optimizers nor how replicas share weights: `units` runs those operations of a program.
 // Thread-compatible: the rank's thread.
-class StagePasses {
+class StagePasses : StageParts {
  public:
-  // Builds the layers, and lays out their parameters in the memory, which is empty. What is given outlives
-  // this. comms: null if this is the only rank. schedules: schedules_of() the run if it has a pipeline.
-  StagePasses(const RunSpec&, bool trains, Device&, CommSet* comms, const Sharing&,
-              std::span<const Schedule> schedules, StageMemory&, StepWatch&);
+  // Builds the layers, and lays out their parameters in the memory, which is empty. schedules: schedules_of()
+  // the run if it has a pipeline.
+  StagePasses(const StageParts&, std::span<const Schedule> schedules);
   ~StagePasses();
   StagePasses(const StagePasses&) = delete;
 
@@ -159,15 +156,7 @@ class StagePasses {
   void end_turn();
   void let_other_pass_run();
 
-  const RunSpec& run_;
-  bool trains_;
-  Device& device_;
-  CommSet* comms_;
-  const Sharing& sharing_;
-  StageMemory& memory_;
   Arena& arena_;
-  StepWatch& watch_;
-  Stream compute_;
   DType dtype_;
   std::unique_ptr<PipelineComm> pipeline_;
   std::vector<Chunk> chunks_;  // ascending

@@ -35,14 +35,14 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
       schedules_(schedules_ahead(run, mode, comms_)),
       sharing_(sharing_of(run, comms_, schedules_)),
       memory_(run_, mode == RunMode::train, device, sharing_, arena_bytes),
-      passes_(run_, mode == RunMode::train, device, comms_, sharing_, schedules_, memory_, watch_) {
+      passes_(parts(mode), schedules_) {
   const bool trains = mode == RunMode::train;
   device_.kernels().attach(&arena());
   if (trains) {
     const DType wire = dtype_from_name(comms_ ? run.precision.reduce : run.precision.grads);
     sync_ = std::make_unique<GradSync>(params(), flat(), GradSyncOptions{.zero = sharing_.zero, .wire = wire},
                                        sharing_.replicating, sharing_.experts, comms_, device_, arena());
-    end_ = std::make_unique<StepEnd>(run_, device_, comms_, sharing_, memory_, *sync_, watch_);
+    end_ = std::make_unique<StepEnd>(parts(mode), *sync_);
     end_->set_repeat([this](const StepInput& in) {
       passes_.abandon();
       passes_.set_facts({in.step, in.targets, end_->loss_scale().scale()});
@@ -58,9 +58,9 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
   if (trains && pipeline && run.optimizer.post_validation != "off") {
     const SettlePoint point = settle_points(schedules_.back()).at(size_t(sharing_.pp.rank));
     settle_at = size_t(point.action);
-    posted_ = std::make_unique<PostedStep>(device_, *comms_, memory_, *end_, point,
-                                           run.optimizer.post_validation == "always", watch_,
-                                           [this] { weights_from_master(); });
+    posted_ =
+        std::make_unique<PostedStep>(parts(mode), *end_, point, run.optimizer.post_validation == "always",
+                                     [this] { weights_from_master(); });
   }
   programs_ = std::make_unique<StagePrograms>(
       run_, trains, sharing_, schedules_, pipeline ? &pipeline->holders() : nullptr, passes_.shape(),
@@ -71,6 +71,11 @@ StageRunner::StageRunner(const RunSpec& run, RunMode mode, Device& device, int64
 }
 
 StageRunner::~StageRunner() = default;
+
+StageParts StageRunner::parts(RunMode mode) {
+  return {run_,   mode == RunMode::train,   device_, comms_, sharing_, memory_,
+          watch_, device_.stream("compute")};
+}
 
 int64_t StageRunner::waiting_bytes() const {
   const StateOffload* state = memory_.state_offload();

@@ -78,6 +78,7 @@ class StageRunner {
 
  private:
   friend class LayerRecorder;
+  StageParts parts(RunMode);
   enum class Ran : uint8_t { done, stopped, again };
   Ran run_actions(const Program&, const FillBatch&);
   void drop_begun();

@@ -24,37 +24,29 @@ LossScale loss_scale_of(const PrecisionSpec& p) {
                     .least = p.min_scale});
 }
 
-std::unique_ptr<Optimizer> optimizer_with_memory(const RunSpec& run, const Sharing& sharing, Device& device,
-                                                 StageMemory& memory) {
-  auto optimizer = make_optimizer(run, memory.params(), sharing, device, memory.arena());
-  memory.hold_flat(optimizer->state());
+std::unique_ptr<Optimizer> optimizer_with_memory(const StageParts& p) {
+  auto optimizer = make_optimizer(p.run_, p.memory_.params(), p.sharing_, p.device_, p.memory_.arena());
+  p.memory_.hold_flat(optimizer->state());
   return optimizer;
 }
 
 }  // namespace
 
-StepEnd::StepEnd(const RunSpec& run, Device& device, CommSet* comms, const Sharing& sharing,
-                 StageMemory& memory, GradSync& sync, StepWatch& watch)
-    : run_(run),
-      device_(device),
-      comms_(comms),
-      sharing_(sharing),
-      memory_(memory),
+StepEnd::StepEnd(const StageParts& parts, GradSync& sync)
+    : StageParts(parts),
       sync_(sync),
-      watch_(watch),
-      compute_(device.stream("compute")),
-      params_(memory.params()),
-      flat_(memory.flat()),
-      lr_(lr_schedule_of(run)),
-      loss_scale_(loss_scale_of(run.precision)),
-      spikes_({.active = run.train.spikes != "off",
-               .z = run.train.spike_z,
-               .window = run.train.spike_window,
-               .limit = run.train.spike_limit}),
-      optimizer_(optimizer_with_memory(run, sharing, device, memory)),
-      grad_norm_(params_, flat_, memory.arena()),
-      noise_(run, device, comms, sharing, memory, sync) {
-  global_loss_.resize(size_t(run.batch.global));
+      params_(memory_.params()),
+      flat_(memory_.flat()),
+      lr_(lr_schedule_of(run_)),
+      loss_scale_(loss_scale_of(run_.precision)),
+      spikes_({.active = run_.train.spikes != "off",
+               .z = run_.train.spike_z,
+               .window = run_.train.spike_window,
+               .limit = run_.train.spike_limit}),
+      optimizer_(optimizer_with_memory(parts)),
+      grad_norm_(params_, flat_, memory_.arena()),
+      noise_(parts, sync) {
+  global_loss_.resize(size_t(run_.batch.global));
 }
 
 void StepEnd::start_step(int64_t step) {

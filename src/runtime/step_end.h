@@ -17,7 +17,6 @@
 #include "program/program.h"
 #include "runtime/microbatch.h"
 #include "runtime/step_noise.h"
-#include "runtime/step_watch.h"
 
 namespace trireme {
 
@@ -55,11 +54,10 @@ struct StepInput {
 };
 
 // Independent of schedules. Thread-compatible: the rank's thread.
-class StepEnd {
+class StepEnd : StageParts {
  public:
-  // Makes the optimizer, and takes memory for weights, gradients and state, and for their norms. All
-  // references outlive this. comms: null if this is the only rank.
-  StepEnd(const RunSpec&, Device&, CommSet* comms, const Sharing&, StageMemory&, GradSync&, StepWatch&);
+  // Makes the optimizer, and takes memory for weights, gradients and state, and for their norms.
+  StepEnd(const StageParts&, GradSync&);
   // Repeats the passes of a step (data and randomness are pure functions), to find a value that is not
   // finite.
   void set_repeat(std::function<void(const StepInput&)> repeat) { repeat_ = std::move(repeat); }
@@ -103,14 +101,7 @@ class StepEnd {
   void move_router_biases();
   [[noreturn]] void find_nonfinite(const StepInput&, const StepResult&);
 
-  const RunSpec& run_;
-  Device& device_;
-  CommSet* comms_;
-  const Sharing& sharing_;
-  StageMemory& memory_;
   GradSync& sync_;
-  StepWatch& watch_;
-  Stream compute_;
   ParamSet& params_;  // memory_'s
   FlatState& flat_;
   std::function<void(const StepInput&)> repeat_;

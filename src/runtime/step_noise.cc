@@ -20,16 +20,8 @@ SmallBatches small_batches(int64_t global, int64_t micro, int64_t groups, int64_
 
 }  // namespace
 
-StepNoise::StepNoise(const RunSpec& run, Device& device, CommSet* comms, const Sharing& sharing,
-                     StageMemory& memory, GradSync& sync)
-    : run_(run),
-      device_(device),
-      comms_(comms),
-      sharing_(sharing),
-      memory_(memory),
-      sync_(sync),
-      compute_(device.stream("compute")) {
-  if (run.train.noise_scale > 0) make_norms();
+StepNoise::StepNoise(const StageParts& parts, GradSync& sync) : StageParts(parts), sync_(sync) {
+  if (run_.train.noise_scale > 0) make_norms();
 }
 
 // Are experts units of their own? On every rank alike, whatever layers it has.

@@ -11,15 +11,14 @@
 #include "optim/grad_sync.h"
 #include "optim/noise_scale.h"
 #include "program/shape.h"
-#include "runtime/sharing.h"
-#include "runtime/stage_memory.h"
+#include "runtime/stage_parts.h"
 
 namespace trireme {
 
-class StepNoise {
+class StepNoise : StageParts {
  public:
-  // Takes memory for norms if train.noise_scale says so. All references outlive this.
-  StepNoise(const RunSpec&, Device&, CommSet*, const Sharing&, StageMemory&, GradSync&);
+  // Takes memory for norms if train.noise_scale says so.
+  StepNoise(const StageParts&, GradSync&);
 
   // A measurement. experts: those that are separate units, which `rest` is then without.
   struct Samples {
@@ -37,13 +36,7 @@ class StepNoise {
   SmallBatches small_batches_of(int64_t global, bool experts) const;
   void make_norms();
 
-  const RunSpec& run_;
-  Device& device_;
-  CommSet* comms_;
-  const Sharing& sharing_;
-  StageMemory& memory_;
   GradSync& sync_;
-  Stream compute_;
   NoiseScale scale_;
   std::unique_ptr<LocalNorms> norms_;  // null: train.noise_scale = 0
   bool measuring_ = false;             // in this step
