@@ -10,6 +10,7 @@
 #include "plan/run_costs.h"
 #include "plan/scaled_run.h"
 #include "plan/search.h"
+#include "plan/searched_step.h"
 #include "plan/walls.h"
 #include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
@@ -23,23 +24,17 @@ bool bubble_is_plain(std::string_view schedule) {
   return schedule == "1f1b" || schedule == "gpipe" || schedule == "interleaved";
 }
 
-// In closed form, as the search prices this layout.
-StepForecast closed_form_of(const PlannedRun& p) {
+// Replayed, as the search prices this layout.
+StepForecast replayed_form_of(const PlannedRun& p) {
   const RunSpec& run = p.run;
-  const LayoutSpec& l = run.layout;
-  StepCase step =
+  const StepCase step =
       step_case_of({.run = run, .figures = p.device.figures, .by = {.device = p.device.name}, .own = true});
-  const StepCase pipeline =
-      step_case({.model = run.model, .seq = run.data.seq_len}, {.global = run.batch.global,
-                                                                .pp = l.pp,
-                                                                .dp = l.dp,
-                                                                .micro = run.batch.micro,
-                                                                .chunks = l.chunks,
-                                                                .schedule = l.schedule});
-  step.bubble = pipeline.bubble, step.order = pipeline.order;
-  StepForecast f = closed_form_step(step, p.device.name, p.device.figures);
-  f.source += ", as in trireme search";
-  return f;
+  const SearchRequest q = search_request_of(run, p.device);
+  const double seconds = double(replayed_step(q, {.device = p.device.name}, run).makespan) * 1e-9;
+  return {.step_s = seconds,
+          .mfu = step_flops(step, false) / (double(step.gpus()) * p.device.figures.bf16 * seconds),
+          .tokens = double(step.dp) * double(step.micro) * double(step.microbatches) * double(step.seq),
+          .source = "replayed in closed form's prices, as in trireme search"};
 }
 
 // As kernels were measured; else of GPUs in closed form; else, and where that form does not know the run, at
@@ -52,7 +47,7 @@ StepForecast forecast_of(PlannedRun& p) {
     try {
       PlannedRun known = p;
       complete_figures(known.device, p.run.world(), "estimate");
-      return closed_form_of(known);
+      return replayed_form_of(known);
     } catch (const Error& e) {
       if (e.fault != Fault::request) throw;
     }
@@ -75,7 +70,7 @@ void from_run(const RunRequest& request, const WallsRequest& q, const std::strin
   if (!is_device_name(cluster)) {
     c.forecast = forecast_of(planned);
   } else if (q.mfu == 0) {
-    c.forecast = closed_form_of(planned);
+    c.forecast = replayed_form_of(planned);
   }
   const RunSpec& run = planned.run;
   refuse_adapters(run, "estimate");

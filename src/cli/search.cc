@@ -291,7 +291,7 @@ struct FoundLayouts {
 
 FoundLayouts find_layouts(const SearchOptions& o, SearchRequest& q, const std::optional<RunSpec>& run) {
   FoundLayouts f;
-  q.best = std::max(o.best, o.confirm > 0 ? kMostConfirmed : 0);
+  q.best = std::max(o.best, o.confirm > 0 ? kept_to_confirm(q) : 0);
   SearchResult& r = f.result;
   if (o.confirm > 0) {
     ConfirmRequest c{.most = o.confirm, .run = run};
@@ -300,7 +300,10 @@ FoundLayouts find_layouts(const SearchOptions& o, SearchRequest& q, const std::o
     c.progress = std::ref(looks);
     f.looked = search_and_confirm(q, r, c);
     cut_front(q, r);
-    if (o.all || o.json) confirm_front(q, r, c, *f.looked);
+    if (o.all || o.json)
+      confirm_front(q, r, c, *f.looked);
+    else
+      confirm_alternatives(q, r, c, *f.looked);
     if (f.looked->looked_at.empty()) f.looked.reset();
   } else {
     r = search(q);

@@ -4,9 +4,8 @@
 #include <cmath>
 
 #include "cost/flops.h"
-#include "cost/own_overlap.h"
-#include "cost/own_step.h"
 #include "cost/pipeline_layers.h"
+#include "cost/ring_waits.h"
 #include "cost/stage_time.h"
 #include "cost/stated_links.h"
 #include "cost/step_state.h"
@@ -322,7 +321,6 @@ double traffic_again(const StepCase& c) {
 // The same with what is done again, by what the time goes to.
 struct LayerTime {
   double products = 0, attention = 0, elementwise = 0, tp = 0, cp = 0, ep = 0, host = 0, total = 0;
-  double forward = 0, weight = 0;  // of total: the forward pass, and weight gradients
 };
 LayerTime layer_time(const StepRoof& r, bool experts) {
   const LayerPasses p = layer_passes(r, experts);
@@ -341,10 +339,6 @@ LayerTime layer_time(const StepRoof& r, bool experts) {
   const double device = l.products + l.attention + l.elementwise + l.tp + l.cp + l.ep;
   l.total = std::hypot(device, l.host);  // launches run ahead of the device while it is busy
   l.host = l.total - device;
-  const double slower = l.total / device;
-  l.forward = slower * (p.products.forward + p.core.forward + p.traffic.forward + 2 * p.tp +
-                        p.context.forward + p.ep.forward);
-  l.weight = slower * (p.products.weight + p.core.weight + p.traffic.weight + p.tp_weight);
   return l;
 }
 
@@ -459,20 +453,14 @@ StepParts step_parts(const StepCase& c, const DeviceFigures& d, const FitValues&
   const auto add = [&](const LayerTime& l, double n) {
     all.products += n * l.products, all.attention += n * l.attention, all.elementwise += n * l.elementwise;
     all.tp += n * l.tp, all.cp += n * l.cp, all.ep += n * l.ep, all.host += n * l.host;
-    all.total += n * l.total, all.forward += n * l.forward, all.weight += n * l.weight;
+    all.total += n * l.total;
   };
   if (layers > with) add(layer_time(r, false), layers - with);
   if (with > 0) add(layer_time(r, true), with);
   const Stored s = stored(c);
   const Passes head = head_passes(r);
-  all.head = head.both(), all.head_forward = head.forward, all.head_weight = head.weight;
+  all.head = head.both();
   all.dense = s.dense, all.experts = s.experts;
-  const auto hold = [&](bool experts, double n) {
-    const HeldParameters held = layer_held(c, experts);
-    all.block_dense += n / layers * held.dense, all.block_experts += n / layers * held.experts;
-  };
-  if (c.own && layers > with) hold(false, layers - with);
-  if (c.own && with > 0) hold(true, with);
   return all;
 }
 
@@ -481,7 +469,6 @@ StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues
 }
 
 StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues& f, const StepParts& all) {
-  if (c.own) return own_step_time(c, d, f, all);
   const StepRoof r{c, d, f};
   const auto layers = double(c.model.layers);
   const double p = double(c.pp), m = double(c.microbatches), head = all.head;

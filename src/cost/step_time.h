@@ -162,8 +162,8 @@ struct StepCase {
   bool sums_hidden = false;   // of gradients and weights but those of one chunk, behind the others' passes
   bool side_by_side = false;  // attention and feed-forward read the same norm: half of the tensor parallel
                               // collectives
-  // trireme's own runtime: what compute waits for follows from its order of events (own_overlap.h), no share
-  // of it is fitted: Fit::tp, cp, ep, ep_far, dp and pp are 1, or make these collectives dearer.
+  // trireme's own runtime: what compute waits for follows from its order of events (program/lower.h), no
+  // share of it is fitted: Fit::tp, cp, ep, ep_far, dp and pp are 1, or make these collectives dearer.
   bool own = false;
   bool cast = true;        // own: gradients travel in another type than they are summed in
   bool cp_overlap = true;  // own: keys and values of the next block travel while one is computed
@@ -173,7 +173,6 @@ struct StepCase {
   // last layer if its backward pass is next.
   int64_t prefetch = 1;
   bool reshard_after_forward = true, reshard_last = true;
-  double message_waits = 0;  // own: seconds a step that the schedule waits for messages, stages being equal
   NumberType numbers = NumberType::half;
   AttentionKind attention = AttentionKind::flash;
   int64_t gpus() const { return tp * pp * dp * cp; }
@@ -193,12 +192,9 @@ StepSeconds step_time(const StepCase&, const DeviceFigures&, const FitValues&);
 // there are nor on what ZeRO, offload and the schedule do, but for whether stages have one chunk or several.
 struct StepParts {
   double products = 0, attention = 0, elementwise = 0, tp = 0, cp = 0, ep = 0, host = 0,
-         total = 0;                           // seconds of all blocks and a microbatch
-  double forward = 0, weight = 0;             // of total: the forward pass, and weight gradients
-  double head = 0;                            // seconds a microbatch
-  double head_forward = 0, head_weight = 0;   // of it
-  double block_dense = 0, block_experts = 0;  // own: parameters of a block on a rank, on average
-  double dense = 0, experts = 0;              // parameters of the fullest rank
+         total = 0;               // seconds of all blocks and a microbatch
+  double head = 0;                // seconds a microbatch
+  double dense = 0, experts = 0;  // parameters of the fullest rank
 };
 StepParts step_parts(const StepCase&, const DeviceFigures&, const FitValues&);
 StepSeconds step_time(const StepCase&, const DeviceFigures&, const FitValues&, const StepParts&);

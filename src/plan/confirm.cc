@@ -70,31 +70,34 @@ const Confirmed* booked_before(const Confirmation& all, SearchLayout l) {
   for (const std::vector<Confirmed>* list : {&all.looked_at, &all.front})
     for (const Confirmed& c : *list) {
       l.nearest = c.priced.layout.nearest;
-      if (l == c.priced.layout && c.refused.empty()) return &c;
+      if (l == c.priced.layout && c.booked && c.refused.empty()) return &c;
     }
   return nullptr;
 }
 
+// Whether a layout of this score is to be booked.
+using Books = std::function<bool(double score)>;
+
 Confirmed look_at(const SearchRequest& q, const ConfirmRequest& request, const Priced& p,
-                  const Confirmation& before) {
-  if (const Confirmed* known = before.of(p.layout)) {
-    Confirmed c = *known;
-    c.priced = p;
-    return c;
-  }
+                  const Confirmation& before, const Books& books) {
   Confirmed c{.priced = p};
+  const Confirmed* known = before.of(p.layout);
+  if (known) c = *known, c.priced = p;
+  if (known && (known->booked || !known->refused.empty() || !books(known->score()))) return c;
   try {
     RunSpec run = run_of(q, request, p.layout);
     c.refused = why_not_run(run);
     if (!c.refused.empty()) return c;
     run = resolve(run, {.native_bf16 = true});
+    if (!known) simulate(q, request, run, c);
+    if (!books(c.score())) return c;
+    c.booked = true;
     if (const Confirmed* same = booked_before(before, p.layout)) {
       c.arena = same->arena, c.bytes = same->bytes, c.fits = same->fits;
       c.pp = same->pp;
     } else {
       book(q, run, c);
     }
-    if (c.fits) simulate(q, request, run, c);
   } catch (const Error& e) {
     if (e.fault != Fault::request) throw;
     c.refused = e.what();
@@ -105,6 +108,45 @@ Confirmed look_at(const SearchRequest& q, const ConfirmRequest& request, const P
 bool lower_score(const Priced& a, const Priced& b) {
   return a.score < b.score;
 }
+
+// Layouts in the order of their bounds. A search's bounds are rough; a layout whose turn it is gets its exact
+// one, and is next if that is still the least.
+class BoundOrder {
+ public:
+  BoundOrder(const SearchRequest& q, std::vector<Priced>& all) : q_(q), all_(all) {
+    for (size_t i = 0; i < all.size(); i++) turns_.push_back({all[i].score, i, !q.own});
+    std::make_heap(turns_.begin(), turns_.end());
+  }
+  // Null: there is no other.
+  const Priced* next() {
+    while (!turns_.empty()) {
+      std::pop_heap(turns_.begin(), turns_.end());
+      Turn& t = turns_.back();
+      Priced& p = all_[t.at];
+      if (t.exact) {
+        turns_.pop_back();
+        return &p;
+      }
+      const uint8_t alike = p.alike;
+      if (const Priced exact = price_layout(q_, p.layout); exact.score > p.score) p = exact, p.alike = alike;
+      t.score = p.score, t.exact = true;
+      std::push_heap(turns_.begin(), turns_.end());
+    }
+    return nullptr;
+  }
+
+ private:
+  struct Turn {
+    double score = 0;
+    size_t at = 0;
+    bool exact = false;
+    // The first of a heap is the largest.
+    bool operator<(const Turn& o) const { return score > o.score || (score == o.score && at > o.at); }
+  };
+  const SearchRequest& q_;
+  std::vector<Priced>& all_;
+  std::vector<Turn> turns_;
+};
 
 // In every order of the axes, for that changes nothing of what a rank holds.
 void drop(SearchResult& r, const SearchLayout& layout) {
@@ -143,7 +185,11 @@ void rank_again(const SearchRequest& q, SearchResult& r, Confirmation& all) {
   std::stable_sort(stay.begin(), stay.end(),
                    [](const Confirmed* a, const Confirmed* b) { return a->score() < b->score(); });
   all.reordered = !stay.empty() && !(stay[0]->priced.layout == r.best[0].layout);
-  for (size_t i = 0; i < stay.size(); i++) r.best[i] = stay[i]->priced;
+  std::vector<Priced> ranked;
+  for (const Confirmed* c : stay) ranked.push_back(c->priced);
+  for (const Priced& p : r.best)
+    if (!all.of(p.layout)) ranked.push_back(p);
+  r.best = std::move(ranked);
   sort_front(q, r, all);
 }
 
@@ -152,7 +198,7 @@ void rank_again(const SearchRequest& q, SearchResult& r, Confirmation& all) {
 bool learn(SearchRequest& q, const Confirmation& all) {
   bool more = false;
   for (const Confirmed& c : all.looked_at) {
-    if (!c.refused.empty() || c.fits) continue;
+    if (!c.refused.empty() || c.fits) continue;  // also what was not booked
     const SearchLayout& l = c.priced.layout;
     auto known = std::find_if(q.held_more.begin(), q.held_more.end(), [&](const HeldMore& h) {
       return h.schedule == l.schedule && h.zero == l.zero && h.again == l.again;
@@ -177,7 +223,7 @@ bool learn_booked(SearchRequest& q, const std::vector<Confirmed>& looked_at) {
     const double bytes = c.bytes - closed(l);
     if (std::any_of(looked_at.begin(), looked_at.end(), [&](const Confirmed& o) {
           const SearchLayout& other = o.priced.layout;
-          return o.refused.empty() && o.fits && other.holds_as(l) && closed(other) + bytes > room;
+          return o.holds() && other.holds_as(l) && closed(other) + bytes > room;
         }))
       continue;
     auto known = std::find_if(q.booked_more.begin(), q.booked_more.end(),
@@ -207,7 +253,7 @@ std::string row_text(const SearchRequest& q, const Confirmed& c, bool dropped) {
   else
     s += fmt::format("{:>10} {:>8} ", "-", "");
   s += fmt::format("{:8.1f} GB ", c.priced.memory.total / kGigaByte);
-  if (c.refused.empty())
+  if (c.booked)
     s += fmt::format("{:6.1f} GB {:+6.1f} %  ", c.bytes / kGigaByte,
                      100 * (c.bytes / c.priced.memory.total - 1));
   else
@@ -231,16 +277,26 @@ Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmReque
                      const Confirmation& before) {
   Confirmation all;
   const double begin = now_s();
-  int64_t fit = 0;
-  double least = 0;  // score of those that fit
-  for (const Priced& p : r.best) {
-    if ((fit >= request.most && least <= p.score) || int64_t(all.looked_at.size()) == kMostConfirmed) break;
-    if (request.progress) request.progress(int64_t(all.looked_at.size()), kMostConfirmed, p.layout);
+  const auto most = size_t(std::max<int64_t>(1, request.most));
+  std::vector<double> fit;  // scores of the best that fit, ascending
+  const Books books = [&](double score) { return fit.size() < most || score < fit.back(); };
+  all.proven = q.own && int64_t(r.best.size()) < q.best;
+  for (BoundOrder order(q, r.best); const Priced* p = order.next();) {
+    const auto looked_at = int64_t(all.looked_at.size());
+    if (fit.size() == most && fit[0] <= p->score) {
+      all.proven = q.own;
+      break;
+    }
+    if ((!q.own && looked_at == kMostConfirmed) || (looked_at > 0 && now_s() - begin > request.seconds)) {
+      all.proven = false, all.next_score = p->score;
+      break;
+    }
+    if (request.progress) request.progress(looked_at, int64_t(r.best.size()), p->layout);
     const Confirmed& c =
-        all.looked_at.emplace_back(look_at(q, request, p, before.of(p.layout) ? before : all));
+        all.looked_at.emplace_back(look_at(q, request, *p, before.of(p->layout) ? before : all, books));
     if (!c.holds()) continue;
-    least = fit == 0 ? c.score() : std::min(least, c.score());
-    fit++;
+    fit.insert(std::upper_bound(fit.begin(), fit.end(), c.score()), c.score());
+    if (fit.size() > most) fit.pop_back();
   }
   for (const Confirmed& c : all.looked_at)
     if (all.drops(c)) drop(r, c.priced.layout), all.dropped++;
@@ -251,6 +307,13 @@ Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmReque
 
 bool Confirmation::some_hold() const {
   return std::any_of(looked_at.begin(), looked_at.end(), [](const Confirmed& c) { return c.holds(); });
+}
+
+double Confirmation::least_score() const {
+  double least = 0;
+  for (const Confirmed& c : looked_at)
+    if (c.holds() && (least == 0 || c.score() < least)) least = c.score();
+  return least;
 }
 
 const Confirmed* Confirmation::of(const SearchLayout& l) const {
@@ -286,13 +349,39 @@ void confirm_front(const SearchRequest& q, SearchResult& r, const ConfirmRequest
       const Priced& p = r.front[evenly(k, n, r.front.size())];
       if (all.of(p.layout)) break;
       if (request.progress) request.progress(int64_t(all.front.size()), kMostConfirmed, p.layout);
-      const Confirmed& c = all.front.emplace_back(look_at(q, request, p, all));
+      const Confirmed& c = all.front.emplace_back(look_at(q, request, p, all, [](double) { return true; }));
       if (!all.drops(c)) break;
       all.dropped++;
       drop(r, SearchLayout(c.priced.layout));  // another has its place
     }
   sort_front(q, r, all);
   all.seconds += now_s() - begin;
+}
+
+void confirm_alternatives(const SearchRequest& q, SearchResult& r, const ConfirmRequest& request,
+                          Confirmation& all) {
+  if (r.best.empty() || !all.some_hold()) return;
+  const Confirmed* found = all.of(r.best.front().layout);
+  if (!found || !found->holds()) return;
+  const SearchLayout best = r.best.front().layout;
+  const double bytes = found->bytes;
+  constexpr int kMost = 4;
+  const auto look = [&](const std::vector<Priced>& from, auto&& offered) {
+    int looked = 0;
+    for (const Priced& p : from) {
+      if (!offered(p)) continue;
+      const Confirmed* known = all.of(p.layout);
+      if (known && known->holds()) return;
+      if (!known || !known->booked) {
+        if (looked++ == kMost) return;
+        const Confirmed c = look_at(q, request, p, all, [](double) { return true; });
+        std::erase_if(all.looked_at, [&](const Confirmed& o) { return o.priced.layout == p.layout; });
+        if (all.front.emplace_back(c).holds()) return;
+      }
+    }
+  };
+  look(r.divisions, [&](const Priced& p) { return !p.layout.same_division(best); });
+  look(r.front, [&](const Priced& p) { return p.memory.total < 0.9 * bytes; });
 }
 
 bool learn_held(HeldMore& h, const HeldMore::Seen& s) {
@@ -329,6 +418,7 @@ void keep_dropped(const Confirmation& known, Confirmation& all) {
 
 Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const ConfirmRequest& request) {
   const double begin = now_s();
+  if (q.own && !q.bound) q.bound = bound_of(q);
   Confirmation before, known;  // known.looked_at: of all searches, those that are too large first
   for (int i = 1;; i++) {
     r = search(q);

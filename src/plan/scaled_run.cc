@@ -14,6 +14,7 @@
 #include "model/stages.h"
 #include "plan/score_fit.h"
 #include "plan/untrained_router.h"
+#include "plan/work_prices.h"
 #include "spec/recompute.h"
 #include "spec/run_schedule.h"
 #include "spec/suggest.h"
@@ -86,20 +87,16 @@ class WorkWriter {
         c_(step_case_of(s)),
         d_(s.figures),
         f_(s.own ? own_constants(constants_of(s.by)) : constants_of(s.by)),
-        slower_(slowness(c_, d_, f_)) {}
+        prices_(c_, d_, f_) {}
 
   WorldWork run(const Schedule& schedule) {
     WorldWork w;
-    w.zero = c_.dp * c_.cp > 1 ? c_.zero : 0;
-    w.own = c_.own, w.cast = c_.cast;
-    w.prefetch = run_.layout.prefetch;
-    w.reshard_last = run_.layout.reshard_last;
-    w.interleave = run_.layout.interleave;
-    w.bucket_bytes = int64_t(run_.layout.bucket_mb * 1e6);
-    w.kinds = {layer(false), LayerWork{}, table(true), table(false)};
-    if (c_.model.moe()) w.kinds[kExperts] = layer(true);
+    prices_.set_policy(w, run_.layout);
+    w.kinds = {layer(false), LayerWork{}, LayerWork{}, LayerWork{}};
+    if (c_.model.moe()) w.kinds[kExpertLayer] = layer(true);
+    w.kinds[kEmbeddingLayer] = prices_.table(true), w.kinds[kHeadLayer] = head();
     stages(w, schedule);
-    w.message = nanoseconds(message_seconds(c_, d_, f_));
+    w.message = prices_.message();
     w.message_bytes = int64_t(double(c_.micro * c_.seq / c_.cp) * double(c_.model.hidden) * 2 /
                               double(c_.sequence ? c_.tp : 1));
     w.base = int64_t(f_[size_t(Fit::base)]);
@@ -107,40 +104,16 @@ class WorkWriter {
   }
 
  private:
-  enum Kind { kDense, kExperts, kEmbedding, kHead };
-
-  int64_t nanoseconds(double seconds) const { return std::llround(seconds * slower_ * 1e9); }
-  PassTimes pass(const PassSeconds& s) const {
-    return {nanoseconds(s.compute), nanoseconds(s.tp), nanoseconds(s.cp), nanoseconds(s.ep)};
-  }
-  void states(LayerWork& w, const HeldParameters& held, double layers) const {
-    const StateSeconds s = state_seconds(c_, d_, f_, held, layers);
-    w.reduce = nanoseconds(s.reduce), w.gather = nanoseconds(s.gather);
-    w.reduce_experts = nanoseconds(s.reduce_experts), w.gather_experts = nanoseconds(s.gather_experts);
-    w.wire = int64_t(held.dense * c_.grad_bytes);
-    w.wire_experts = int64_t(held.experts * c_.grad_bytes);
-    w.state = int64_t(state_bytes(c_, held.dense, held.experts));
-    if (c_.own) w.update = nanoseconds(update_seconds(c_, d_, f_, held));
-  }
-  void passes(LayerWork& w, const ActionSeconds& a) const {
-    w.forward = pass(a.forward), w.input = pass(a.input), w.weight = pass(a.weight), w.again = pass(a.again);
-  }
-
   LayerWork layer(bool experts) const {
-    LayerWork w;
-    passes(w, layer_actions(c_, d_, f_, experts));
-    states(w, layer_held(c_, experts), 1);
+    LayerWork w = prices_.passes(experts);
+    prices_.set_states(w, layer_held(c_, experts), 1);
     w.kept = int64_t(kept_bytes(c_, f_, experts)), w.waiting = int64_t(waiting_bytes(c_, f_, experts));
     w.scratch = int64_t(backward_bytes(c_, experts));
     return w;
   }
-  // The embedding is looked up in no time; a tied table on one stage is there once.
-  LayerWork table(bool embedding) const {
-    LayerWork w;
-    if (!embedding)
-      passes(w, head_actions(c_, d_, f_)), w.kept = int64_t(logit_bytes(c_, f_)),
-                                           w.scratch = int64_t(loss_bytes(c_, f_));
-    if (embedding || !c_.model.tied || c_.pp * c_.chunks > 1) states(w, {table_held(c_), 0}, 0);
+  LayerWork head() const {
+    LayerWork w = prices_.table(false);
+    w.kept = int64_t(logit_bytes(c_, f_)), w.scratch = int64_t(loss_bytes(c_, f_));
     return w;
   }
 
@@ -154,27 +127,25 @@ class WorkWriter {
     };
     for (size_t s = 0; s < ranges.size(); s++) {
       StageWork& stage = w.stages.emplace_back();
-      if (ranges[s].embedding) stage.layers.push_back({"embed", kEmbedding}), hold(s, {table_held(c_), 0});
+      if (ranges[s].embedding)
+        stage.layers.push_back({"embed", kEmbeddingLayer}), hold(s, {table_held(c_), 0});
       for (int64_t b = ranges[s].first; b < ranges[s].last; b++) {
         const bool experts = c_.model.expert_block(b);
-        stage.layers.push_back({fmt::format("blocks.{}", b), experts ? kExperts : kDense});
+        stage.layers.push_back({fmt::format("blocks.{}", b), experts ? kExpertLayer : kDenseLayer});
         hold(s, layer_held(c_, experts));
       }
       if (!ranges[s].head) continue;
-      stage.layers.push_back({"head", kHead});
-      if (w.kinds[kHead].state > 0) hold(s, {table_held(c_), 0});
+      stage.layers.push_back({"head", kHeadLayer});
+      if (w.kinds[kHeadLayer].state > 0) hold(s, {table_held(c_), 0});
     }
-    // trireme's own updates are layer by layer.
-    for (const HeldParameters& h : held)
-      w.update.push_back(
-          nanoseconds((c_.own ? 0 : update_seconds(c_, d_, f_, h)) + step_seconds(c_, d_, f_)));
+    for (const HeldParameters& h : held) w.update.push_back(prices_.update(h));
   }
 
   const RunSpec& run_;
   StepCase c_;
   DeviceFigures d_;
   FitValues f_;
-  double slower_;
+  WorkPrices prices_;
 };
 
 }  // namespace

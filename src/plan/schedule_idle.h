@@ -16,11 +16,4 @@ struct PassShares {
 inline constexpr int64_t kExactStages = 16, kExactTurns = 8;
 double idle_of_1f1b(std::string_view schedule, int64_t stages, int64_t microbatches, const PassShares&);
 
-// Seconds by which a step of equal stages is longer because messages between ranks take `message` seconds,
-// each way, beside compute: the schedule's own order, timed with them. shares: seconds of a rank's whole
-// share of a microbatch. Exact as above but for lengths between those that are timed (a line between them,
-// each twice the one before), and interleaved up to three times as many microbatches as stages.
-double message_waits(std::string_view schedule, int64_t chunks, int64_t stages, int64_t microbatches,
-                     const PassShares& shares, double message);
-
 }  // namespace trireme

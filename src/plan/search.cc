@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/divisors.h"
@@ -17,6 +18,7 @@
 #include "cost/stage_time.h"
 #include "cost/time_to_loss.h"
 #include "cost/walls.h"
+#include "plan/bound_step.h"
 #include "plan/scaled_run.h"
 #include "plan/schedule_idle.h"
 
@@ -54,20 +56,10 @@ PassShares shares_of(const SearchRequest& q, StepCase& c) {
 // idle less than 0.06 of 1F1B's (docs/score.md).
 void set_schedule(const SearchRequest& q, StepCase& c, const KnownSchedule& s, int64_t chunks) {
   constexpr double kLeast = 0.06;
-  c.chunks = chunks, c.order = s.order, c.bubble = 1, c.message_waits = 0;
-  if (s.as_1f1b || c.pp == 1) return;
+  c.chunks = chunks, c.order = s.order, c.bubble = 1;
+  if (q.own || s.as_1f1b || c.pp == 1) return;
   const double idle = idle_of_1f1b(s.name, c.pp, c.microbatches, shares_of(q, c));
   c.bubble = std::max(kLeast, idle) * (is_v(s.order) ? double(chunks) : 1);
-}
-
-// What the schedule waits for messages, in the case's order of axes.
-double waits_of(const SearchRequest& q, StepCase& c, const KnownSchedule& s) {
-  if (!q.own || c.pp == 1) return 0;
-  const double layers = double(c.model.layers) / double(c.pp),
-               message = message_seconds(c, q.figures, q.fits);
-  PassShares shares = shares_of(q, c);
-  shares.forward *= layers, shares.input *= layers, shares.weight *= layers;
-  return message_waits(s.name, c.chunks, c.pp, c.microbatches, shares, message);
 }
 
 std::vector<std::string_view> schedules_searched() {
@@ -132,7 +124,8 @@ struct Sharding {
 // Everything of one division, (tp, pp, cp, dp, ep) on so many devices, with what does not depend on more.
 class DivisionSearch {
  public:
-  DivisionSearch(const SearchRequest& q, SearchResult& out) : q_(q), out_(out) {
+  DivisionSearch(const SearchRequest& q, StepBound& bound, SearchResult& out)
+      : q_(q), out_(out), bound_(bound) {
     c_ = step_case(q, SearchLayout{});
     room_ = q.figures.memory * q.memory_share, waits_ = q.disk > 0 ? 2 : 1;
     set_waits();
@@ -140,6 +133,8 @@ class DivisionSearch {
   bool allowed(RequirementLevel level) { return meets(q_.require, level, at_, out_.unmet); }
   void begin_cluster(int64_t gpus) { price_ = cluster_price(q_, gpus); }
   void run(const SearchLayout& division);
+  // The layouts to keep, ranked.
+  std::vector<Priced> best();
 
  private:
   // Places of optimizer state that the requirements allow.
@@ -153,8 +148,10 @@ class DivisionSearch {
   void set_memory(size_t sharding, size_t waits);
   // A schedule, microbatch and recompute: what is held beside states.
   void kind(const KnownSchedule&, int64_t chunks, Again);
-  void list_waits(const KnownSchedule&);
-  void price_orders();
+  void set_least();
+  bool changes_nothing(Nearest);
+  void price_orders(size_t sharding);
+  StepSeconds other_step(Nearest);
   void candidate(const Priced&);
   void take(const Priced&);
   void join_front(const Priced&);
@@ -183,7 +180,6 @@ class DivisionSearch {
   std::vector<OwnStates> own_states_;
   PipelineOrder order_ = PipelineOrder::one_f_one_b;  // that they are of
   std::vector<Nearest> orders_;
-  std::array<double, kOrders> message_waits_{};  // of a kind, by order
   PipelinePlaces places_;
   std::array<StepMemory, 4> at_place_;  // of them, but for their states
   std::array<OwnHeld, 4> own_held_;
@@ -191,8 +187,21 @@ class DivisionSearch {
   Priced best_;
   bool any_ = false;
   size_t last_dominator_ = 0;
+  // The last one first; of equal scores the later ones.
+  struct Kept {
+    Priced priced;
+    int64_t number = 0;
+    bool operator<(const Kept& o) const {
+      return std::tie(priced.score, number) < std::tie(o.priced.score, o.number);
+    }
+  };
+  std::vector<Kept> kept_;  // a heap
+  int64_t kept_in_all_ = 0;
   int64_t fits_before_ = 0;
   double nearest_bytes_ = 0;  // of the division: its leanest layout's
+  StepBound& bound_;
+  BoundStep own_step_;
+  std::array<Priced, kOrders> least_;  // by order, for the current kind
   // Of a division and microbatch; by recompute, whether stages have several chunks, and the order of the
   // axes.
   std::array<std::array<std::array<std::optional<StepParts>, kOrders>, 2>, 3> parts_;
@@ -286,7 +295,7 @@ void DivisionSearch::set_memory(size_t sharding, size_t waits) {
 }
 
 void DivisionSearch::run(const SearchLayout& division) {
-  at_ = division, shardings_.clear(), orders_.clear();
+  at_ = division, shardings_.clear(), orders_.clear(), own_step_.clear();
   c_.tp = at_.tp, c_.pp = at_.pp, c_.dp = at_.dp, c_.cp = at_.cp, c_.ep = at_.ep;
   list_schedules();
   any_ = false, fits_before_ = out_.fits, nearest_bytes_ = INFINITY;
@@ -295,7 +304,7 @@ void DivisionSearch::run(const SearchLayout& division) {
     c_.microbatches = at_.microbatches();
     if (!allowed(RequirementLevel::microbatch)) continue;
     c_.grad_stored = stored_grads(q_, c_.microbatches), c_.cast = c_.grad_stored != c_.grad_bytes;
-    states_.clear(), own_states_.clear(), parts_ = {};
+    states_.clear(), own_states_.clear(), parts_ = {}, own_step_.clear_passes();
     for (const Choice& choice : schedules_) {
       if (choice.schedule->name == "interleaved" && c_.microbatches % at_.pp != 0) continue;
       for (const Again again : {Again::none, Again::selective, Again::full})
@@ -344,7 +353,7 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
     }
     return;
   }
-  list_waits(schedule);
+  set_least();
   for (size_t i = 0; i < shardings_.size(); i++)
     for (size_t waits = first_wait_; waits < waits_; waits++) {
       set_memory(i, waits);
@@ -357,27 +366,50 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
       }
       out_.fits += int64_t(orders_.size());
       c_.zero = at_.zero, c_.shards = at_.shards, c_.offload = at_.offload ? q_.disk : 0;
-      price_orders();
+      price_orders(i * waits_ + waits);
     }
 }
 
-void DivisionSearch::list_waits(const KnownSchedule& s) {
+// An order that changes nothing is no layout of its own: the first stands for them.
+// trireme's own of this kind: a bound for all shardings.
+void DivisionSearch::set_least() {
   for (const Nearest order : orders_) {
-    c_.nearest = order;
-    message_waits_[size_t(order)] = waits_of(q_, c_, s);
+    Priced p{.layout = at_, .time = {}, .memory = {}};
+    if (q_.own) {
+      c_.nearest = order;
+      p.time = own_step_.of(bound_, at_.schedule, c_, q_.figures, q_.fits, q_.keys, size_t(at_.again),
+                            BoundStep::kNoReplicas);
+    }
+    set_price(q_, price_, p);
+    least_[size_t(order)] = p;
   }
 }
 
-// An order that changes nothing is no layout of its own: the first stands for them.
-void DivisionSearch::price_orders() {
+// A layout that takes as little would change nothing: its division, the list and the front have better ones.
+bool DivisionSearch::changes_nothing(Nearest order) {
+  Priced& p = least_[size_t(order)];
+  if (!q_.own || !any_ || p.score <= best_.score || kept_.size() < size_t(q_.best) ||
+      p.score <= kept_.front().priced.score)
+    return false;
+  p.headroom = q_.figures.memory - memory_.total;
+  return std::any_of(out_.front.begin(), out_.front.end(), [&](const Priced& o) { return dominates(o, p); });
+}
+
+StepSeconds DivisionSearch::other_step(Nearest order) {
+  std::optional<StepParts>& parts = parts_[size_t(at_.again)][at_.chunks > 1][size_t(order)];
+  if (!parts) parts = step_parts(c_, q_.figures, q_.fits);
+  return step_time(c_, q_.figures, q_.fits, *parts);
+}
+
+void DivisionSearch::price_orders(size_t sharding) {
   std::array<Priced, kOrders> all;
   size_t n = 0;
   for (const Nearest order : orders_) {
+    if (changes_nothing(order)) continue;
     at_.nearest = c_.nearest = order;
-    c_.message_waits = message_waits_[size_t(order)];
-    std::optional<StepParts>& parts = parts_[size_t(at_.again)][at_.chunks > 1][size_t(order)];
-    if (!parts) parts = step_parts(c_, q_.figures, q_.fits);
-    const StepSeconds time = step_time(c_, q_.figures, q_.fits, *parts);
+    const StepSeconds time = q_.own ? own_step_.of(bound_, at_.schedule, c_, q_.figures, q_.fits, q_.keys,
+                                                   size_t(at_.again), sharding)
+                                    : other_step(order);
     size_t same = 0;
     while (same < n && all[same].time.total != time.total) same++;
     if (same == n)
@@ -398,13 +430,20 @@ void DivisionSearch::candidate(const Priced& p) {
 }
 
 void DivisionSearch::take(const Priced& p) {
-  std::vector<Priced>& best = out_.best;
   const auto most = size_t(q_.best);
-  if (best.size() == most && !(p.score < best.back().score)) return;
-  const auto place = std::upper_bound(best.begin(), best.end(), p,
-                                      [](const Priced& a, const Priced& b) { return a.score < b.score; });
-  best.insert(place, p);
-  if (best.size() > most) best.pop_back();
+  if (kept_.size() == most && !(p.score < kept_.front().priced.score)) return;
+  kept_.push_back({p, kept_in_all_++});
+  std::push_heap(kept_.begin(), kept_.end());
+  if (kept_.size() <= most) return;
+  std::pop_heap(kept_.begin(), kept_.end());
+  kept_.pop_back();
+}
+
+std::vector<Priced> DivisionSearch::best() {
+  std::sort(kept_.begin(), kept_.end());
+  std::vector<Priced> all;
+  for (Kept& k : kept_) all.push_back(std::move(k.priced));
+  return all;
 }
 
 void DivisionSearch::join_front(const Priced& p) {
@@ -505,6 +544,10 @@ double step_tokens(const SearchRequest& q, const SearchLayout& l) {
   return double(l.global) * double(q.seq);
 }
 
+std::shared_ptr<StepBound> bound_of(const SearchRequest& q) {
+  return q.bound ? q.bound : std::make_shared<StepBound>(q.model, q.seq, q.keys.cut);
+}
+
 StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
   StepCase c{.model = q.model,
              .seq = q.seq,
@@ -524,7 +567,6 @@ StepCase step_case(const SearchRequest& q, const SearchLayout& l) {
   set_again(c, l.again);
   const KnownSchedule& schedule = schedule_named(l.schedule);
   set_schedule(q, c, schedule, l.chunks);
-  c.message_waits = waits_of(q, c, schedule);
   return c;
 }
 
@@ -556,9 +598,16 @@ StepMemory closed_memory(const StepCase& c, const FitValues& f) {
   return most;
 }
 
+StepSeconds step_of(const SearchRequest& q, const SearchLayout& l, bool exact) {
+  const StepCase c = step_case(q, l);
+  if (!q.own) return step_time(c, q.figures, q.fits);
+  BoundStep one;
+  return one.of(*bound_of(q), l.schedule, c, q.figures, q.fits, q.keys, 0, 0, exact);
+}
+
 Priced price_layout(const SearchRequest& q, const SearchLayout& l) {
   const StepCase c = step_case(q, l);
-  Priced p{.layout = l, .time = step_time(c, q.figures, q.fits), .memory = {}};
+  Priced p{.layout = l, .time = step_of(q, l, true), .memory = {}};
   for (const PipelinePlace& place : pipeline_places(c)) {
     StepMemory m = memory_at(c, q.fits, place);
     hold_more(q, l, m);
@@ -592,12 +641,14 @@ SearchResult search(const SearchRequest& q) {
   require(!q.gpus.empty() && !q.globals.empty() && q.seq > 0 && q.best > 0, "a search of nothing");
   SearchResult out;
   const double begin = now_s();
-  DivisionSearch inner(q, out);
+  std::shared_ptr<StepBound> bound = bound_of(q);
+  DivisionSearch inner(q, *bound, out);
   Divisions divisions(q, out, inner);
   for (const int64_t gpus : q.gpus) {
     inner.begin_cluster(gpus);
     for (const int64_t global : q.globals) divisions.of(gpus, global);
   }
+  out.best = inner.best();
   const auto by_score = [](const Priced& a, const Priced& b) { return a.score < b.score; };
   std::stable_sort(out.divisions.begin(), out.divisions.end(), by_score);
   std::stable_sort(out.front.begin(), out.front.end(),

@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "cost/step_memory.h"
 #include "plan/requirement.h"
 #include "plan/search_layout.h"
+#include "plan/step_bound.h"
 #include "spec/cluster_spec.h"
 #include "spec/run_spec.h"
 
@@ -90,6 +92,8 @@ struct SearchRequest {
   // 10th and 90th percentile of measured over forecast steps, of published runs.
   double low = 1, high = 1;
   std::optional<FitValues> score_fits;  // that form's, where `fits` are of trireme's own
+  // Paths of this model, sequence and cut, which several searches may share; null: the search makes its own.
+  std::shared_ptr<StepBound> bound;
   std::vector<HeldMore> held_more;
   std::vector<BookedMore> booked_more;
 };
@@ -170,9 +174,15 @@ inline constexpr double kFrontTimes = 3;
 void cut_front(const SearchRequest&, SearchResult&);
 
 StepCase step_case(const SearchRequest&, const SearchLayout&);
+// The request's, or a new one.
+std::shared_ptr<StepBound> bound_of(const SearchRequest&);
 // The fullest rank's, without what bookings say: trireme's own, or that of runs elsewhere (StepCase::own).
 StepMemory closed_memory(const StepCase&, const FitValues&);
-// By itself; search() gives the same to the last bit.
+// The step that search() ranks by. For trireme's own layouts it is a lower bound of the replayed step, for
+// other software its closed form.
+// exact: as StepBound::of().
+StepSeconds step_of(const SearchRequest&, const SearchLayout&, bool exact);
+// By itself; search() gives the same but for which paths a bound knows.
 Priced price_layout(const SearchRequest&, const SearchLayout&);
 // Seconds of a step by score's closed form, which published runs were held against: of other software where
 // layouts are priced as trireme's own.

@@ -24,7 +24,7 @@ struct Shown {
   const Confirmed* found = nullptr;
   double step_s() const { return found && found->step_s > 0 ? found->step_s : priced->time.total; }
   double times() const { return step_s() / priced->time.total; }
-  double bytes() const { return found && found->refused.empty() ? found->bytes : priced->memory.total; }
+  double bytes() const { return found && found->booked ? found->bytes : priced->memory.total; }
 };
 
 std::string step_line(const SearchRequest& q, const Shown& b) {
@@ -58,7 +58,7 @@ std::string memory_line(const SearchRequest& q, const Shown& b) {
   std::string s =
       fmt::format("{} of {} on the most loaded GPU", bytes_text(b.bytes()), capacity_text(capacity));
   if (q.memory_share < 1) s += fmt::format(", {:.0f} % of it allowed", 100 * q.memory_share);
-  s += b.found && b.found->refused.empty() ? "; its real step on meta" : "; closed form";
+  s += b.found && b.found->booked ? "; its real step on meta" : "; closed form";
   return answer_line("memory", s);
 }
 
@@ -100,7 +100,7 @@ std::string alternative_lines(const SearchRequest& q, const SearchResult& r, con
   const auto shown = [&](const Priced& p) { return Shown{&p, all ? all->of(p.layout) : nullptr}; };
   const auto usable = [&](const Priced& p) {
     const Confirmed* c = all ? all->of(p.layout) : nullptr;
-    return !c || !all->drops(*c);
+    return !all || (c && c->holds()) || (!q.own && !c);
   };
   std::string s;
   for (const Priced& p : r.divisions)
@@ -138,10 +138,17 @@ std::string searched_line(const SearchRequest& q, const SearchResult& r, const C
   std::string s =
       fmt::format("{} of {} layouts fit", three_digits(double(r.fits)), three_digits(double(r.candidates)));
   int64_t replayed = 0;
+  std::string proof;
+  if (all && q.own)
+    proof = all->proven ? ", no other can be faster"
+            : all->next_score > 0 && !all->looked_at.empty()
+                ? fmt::format(", time ran out: others may take {:.1f} % less",
+                              100 * (1 - all->next_score / all->least_score()))
+                : "";
   if (all)
     for (const std::vector<Confirmed>* list : {&all->looked_at, &all->front})
       for (const Confirmed& c : *list) replayed += c.step_s > 0;
-  s += fmt::format(", {} replayed; Pareto front of time, cost and memory: {} (--all)", replayed,
+  s += fmt::format(", {} replayed{}; Pareto front of time, cost and memory: {} (--all)", replayed, proof,
                    r.front.size());
   std::string required;
   std::string_view source;

@@ -151,8 +151,9 @@ std::string point_text(const FlipPoint& p) {
                              verb(t, p, "rise", "fall") + (p.rises() ? " above" : " below"), said(p.at))
                : fmt::format("when {} is {}", t.what, said(p.at));
   if (!p.fits) return fmt::format("  nothing fits {} (now {})\n", when, plain(p.now));
-  return fmt::format("  {} {} (now {}): {:.3f} s, {}\n", change_text(p.before.layout, p.after.layout), when,
-                     plain(p.now), p.after.time.total, text_of(p.after.layout));
+  return fmt::format("  {} {} (now {}): at least {:.3f} s, {}\n",
+                     change_text(p.before.layout, p.after.layout), when, plain(p.now), p.after.time.total,
+                     text_of(p.after.layout));
 }
 
 }  // namespace

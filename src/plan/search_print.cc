@@ -44,7 +44,7 @@ std::string binds_text(const Priced& p) {
 // found: what was booked and simulated of it; null: nothing.
 std::string row_text(const SearchRequest& q, const Priced& p, const Confirmed* found, bool with_found) {
   std::string s = fmt::format("{:8.3f} s ", p.time.total);
-  const bool booked = found && found->refused.empty();
+  const bool booked = found && found->booked;
   if (with_found)
     s += fmt::format("{:>10} ", found && found->step_s > 0 ? fmt::format("{:.3f} s", found->step_s) : "-");
   s += fmt::format("{:5.1f} % {:7.1f} GB ", 100 * mfu_of(q, p), p.memory.total / kShownGiga);
@@ -57,8 +57,8 @@ std::string row_text(const SearchRequest& q, const Priced& p, const Confirmed* f
 }
 
 std::string head_text(const SearchRequest& q, bool with_found) {
-  std::string s = fmt::format("{:>10} ", "step");
-  if (with_found) s += fmt::format("{:>10} ", "simulated");
+  std::string s = fmt::format("{:>10} ", q.own ? "at least" : "step");
+  if (with_found) s += fmt::format("{:>10} ", "replayed");
   s += fmt::format("{:>7} {:>10} ", "MFU", "memory");
   if (with_found) s += fmt::format("{:>10} ", "booked");
   s += fmt::format("{:9} ", q.price > 0 ? "cost/1e9" : "GPU-h/1e9");
@@ -192,14 +192,19 @@ SearchJson confirmed_json(const Confirmation& all) {
                     {"booked_bytes", nullptr}};
     if (c.step_s > 0) j["simulated_s"] = c.step_s, j["bubble"] = c.bubble;
     if (!c.unsimulated.empty()) j["not_simulated"] = c.unsimulated;
-    if (c.refused.empty())
+    if (c.booked)
       j["booked_bytes"] = c.arena, j["pp_rank"] = c.pp, j["base"] = c.priced.memory.base, j["fits"] = c.fits;
     else
       j["not_confirmed"] = c.refused;
     list.push_back(j);
   }
-  return {
-      {"layouts", list}, {"dropped", all.dropped}, {"reordered", all.reordered}, {"seconds", all.seconds}};
+  SearchJson j = {{"layouts", list},
+                  {"dropped", all.dropped},
+                  {"reordered", all.reordered},
+                  {"seconds", all.seconds},
+                  {"proven", all.proven}};
+  if (!all.proven && all.next_score > 0) j["next_bound"] = all.next_score;
+  return j;
 }
 
 std::string_view by_text(RankBy by) {
@@ -311,7 +316,11 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   };
   for (const Priced& p : r.best) s += row(p);
   if (confirmed)
-    s += "-: not booked or not simulated; ranked by the simulated step, then by the closed form's\n";
+    s +=
+        q.own
+            ? "at least: a bound of the replayed step; -: not replayed or not booked; ranked by the replayed "
+              "step, then by the bound\n"
+            : "-: not booked or not replayed; ranked by the replayed step, then by the closed form's\n";
   s += interval_text(q, r.best.front(), confirmed ? confirmed->of(r.best.front().layout) : nullptr);
   const std::vector<size_t> listed = listed_of(r, confirmed);
   s += fmt::format("\nPareto front of time, cost and memory left: {} of {}\n", listed.size(), r.front.size());
@@ -343,8 +352,8 @@ std::string search_json(const SearchRequest& q, const SearchResult& r, const Sea
   for (const Priced& p : r.front) {
     const Confirmed* c = found(p);
     SearchJson one = priced_json(q, p, c);
-    one["confirmed"] = c && c->refused.empty();
-    if (c && c->refused.empty()) one["booked_bytes"] = c->arena;
+    one["confirmed"] = c && c->booked;
+    if (c && c->booked) one["booked_bytes"] = c->arena;
     if (c && c->step_s > 0) one["simulated_s"] = c->step_s;
     j["front"].push_back(one);
   }

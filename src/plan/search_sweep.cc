@@ -49,7 +49,7 @@ std::optional<Confirmed> confirmed_best(SearchRequest& q, SearchResult& r, const
   const Confirmation all = search_and_confirm(q, r, how);
   s.looked_at += int64_t(all.looked_at.size()), s.dropped += all.dropped, s.confirm_s += all.seconds;
   for (const Confirmed& c : all.looked_at)
-    if (!r.best.empty() && c.refused.empty() && c.priced.layout == r.best[0].layout) return c;
+    if (!r.best.empty() && c.booked && c.priced.layout == r.best[0].layout) return c;
   return {};
 }
 
@@ -85,7 +85,7 @@ Sweep sweep(const SearchRequest& q, const ConfirmRequest* how) {
   Sweep s;
   for (const int64_t gpus : q.gpus) {
     SearchRequest one = q;
-    one.gpus = {gpus}, one.best = how ? kMostConfirmed : 1;
+    one.gpus = {gpus}, one.best = how ? kept_to_confirm(q) : 1;
     SweepRow row{.gpus = gpus, .confirmed = {}, .goodput = goodput_of(q, gpus)};
     SearchResult r;
     if (how)

@@ -47,7 +47,7 @@ SearchRequest turned(SearchRequest q, const Knob& k, double factor) {
 class Pool {
  public:
   Pool(const SearchRequest& q, const SearchResult& r) : q_(q) {
-    constexpr size_t kMost = 400;
+    constexpr size_t kMost = 100;
     for (const Priced& p : r.divisions) {
       if (priced_.size() == kMost) break;
       priced_.push_back(p);
@@ -59,9 +59,8 @@ class Pool {
     double least = INFINITY;
     for (size_t i = 0; i < priced_.size(); i++) {
       // What does not depend on the knob (tokens, failures, prices) stays as it was.
-      const double score = priced_[i].score *
-                           step_time(step_case(q, priced_[i].layout), q.figures, q.fits).total /
-                           priced_[i].time.total;
+      const double score =
+          priced_[i].score * step_of(q, priced_[i].layout, false).total / priced_[i].time.total;
       if (score < least) least = score, best = i;
     }
     return best;

@@ -658,7 +658,7 @@ StepForecast closed_form_step(const StepCase& c, const std::string& device, cons
   MeasuredRow row;
   row.device = device;
   const FitValues fits = shipped_constants().of(row);
-  StepForecast f{.step_s = step_time(c, figures, c.own ? own_constants(fits) : fits).total,
+  StepForecast f{.step_s = step_time(c, figures, fits).total,
                  .tokens = double(c.dp) * double(c.micro) * double(c.microbatches) * double(c.seq),
                  .source = fmt::format("closed form, tp {} pp {} dp {}, {} microbatches of {}", c.tp, c.pp,
                                        c.dp, c.microbatches, c.micro)};

@@ -149,10 +149,17 @@ Schedule schedule_of(const RunSpec& run) {
   Schedule s = has_own_schedule(l)
                    ? *run.own_schedule.actions
                    : make_schedule(l.schedule, int(l.pp), int(l.chunks), int(run.microbatches()));
-  if (l.recompute != "none") s = add_recompute(std::move(s), {}, true);
-  s = add_step(add_transfers(std::move(s)));
-  if (replicas_of(l) == 1) return s;
-  return add_zero(std::move(s), effective_zero(l), l.reshard_after_forward, l.ep > 1);
+  return with_passes(std::move(s), {.recomputes = l.recompute != "none",
+                                    .replicas = replicas_of(l) > 1,
+                                    .zero = effective_zero(l),
+                                    .reshard_after_forward = l.reshard_after_forward,
+                                    .exchanges = l.ep > 1});
+}
+
+Schedule with_passes(Schedule compute, const StepPasses& p) {
+  if (p.recomputes) compute = add_recompute(std::move(compute), {}, true);
+  Schedule s = add_step(add_transfers(std::move(compute)));
+  return p.replicas ? add_zero(std::move(s), p.zero, p.reshard_after_forward, p.exchanges) : s;
 }
 
 std::vector<Schedule> schedules_of(const RunSpec& run) {

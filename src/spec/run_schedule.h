@@ -24,6 +24,15 @@ void set_own_schedule(RunSpec&, const Schedule& compute, std::string_view from);
 // The text of layout.schedule_file, if layout.schedule says so.
 void read_own_schedule(RunSpec&);
 
+// Passes that a run's layout adds to the compute of a schedule.
+struct StepPasses {
+  bool recomputes = false, replicas = false;
+  int zero = 0;
+  bool reshard_after_forward = true;
+  bool exchanges = false;  // ep > 1
+};
+Schedule with_passes(Schedule compute, const StepPasses&);
+
 // The generator that layout.schedule names, or the run's own, with its steps, and for several replicas with
 // what they say to each other.
 Schedule schedule_of(const RunSpec&);

@@ -8,6 +8,7 @@
 #include "cost/flops.h"
 #include "cost/step_memory.h"
 #include "model/stages.h"
+#include "plan/bound_step.h"
 #include "plan/score_catalog.h"
 #include "plan/score_fit.h"
 #include "sim/rank_program.h"
@@ -32,7 +33,14 @@ double simulated(const ScaledRun& s) {
   return double(replay_world(world_of(s)).replay.makespan) * 1e-9;
 }
 double closed(const ScaledRun& s) {
-  return step_time(step_case_of(s), s.figures, constants_of(s.by)).total;
+  const StepCase c = step_case_of(s);
+  if (!s.own) return step_time(c, s.figures, constants_of(s.by)).total;
+  StepBound bound(s.run.model, s.run.data.seq_len, s.run.layout.cut);
+  BoundStep one;
+  return one
+      .of(bound, s.run.layout.pp > 1 ? s.run.layout.schedule : "1f1b", c, s.figures,
+          own_constants(constants_of(s.by)), s.run.layout, 0, 0, true)
+      .total;
 }
 
 // What a run file says is what is priced.

@@ -53,28 +53,6 @@ TEST(ScheduleIdle, GoesOnAsItDid) {
   }
 }
 
-// Messages make the schedule's own order longer by what the event simulator says, of lengths that are timed.
-TEST(ScheduleIdle, WaitsForMessagesAsTheSimulatorDoes) {
-  constexpr int64_t kFine = 64;
-  constexpr std::string_view kAll[] = {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half"};
-  for (const int p : {2, 4, 8})
-    for (const int m : {p, 3 * p})
-      for (const std::string_view name : kAll)
-        for (const int64_t message : {16, 64, 256}) {
-          const int chunks = name == "interleaved" ? 2 : default_chunks(name);
-          const auto makespan = [&](int64_t send) {
-            const StageTimes t = {
-                .forward = 8 * kFine, .input = 9 * kFine, .weight = 7 * kFine, .send = send};
-            const PipelineTapes tapes = tapes_of(make_schedule(name, p, chunks, m), {&t, 1});
-            return double(replay(tapes.ranks()).makespan);
-          };
-          const double part = double(kFine * chunks), replayed = (makespan(message) - makespan(0)) / part;
-          EXPECT_GT(replayed, 0);
-          EXPECT_NEAR(message_waits(name, chunks, p, m, {8, 9, 7}, double(message) / part), replayed, 1e-9)
-              << name << " of " << p << " stages, " << m << " microbatches, messages of " << message;
-        }
-}
-
 // The step in closed form, with that idle time, beside the step of all ranks event by event.
 TEST(ScheduleIdle, MakesTheClosedFormTheSimulatedStep) {
   SearchRequest q;

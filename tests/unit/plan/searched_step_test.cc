@@ -106,7 +106,7 @@ TEST(SearchedStep, ARunFileOfASearchHasItsStep) {
 TEST(SearchedStep, OtherRunsHaveNone) {
   const ClusterSpec cluster = cluster_called("h100-p5", 16);
   RunSpec run = run_on("h100-p5", "llama");
-  run.layout.dp = 16;
+  run.layout.dp = 16, run.batch.micro = 1;
   EXPECT_TRUE(searched_step(resolved(run), cluster));
   const auto none = [&](auto change) {
     RunSpec other = run;

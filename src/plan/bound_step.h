@@ -1,0 +1,44 @@
+// The price of one of trireme's own layouts before it is replayed: the lower bound of its step
+// (plan/step_bound.h), divided by cause.
+#pragma once
+#include <optional>
+
+#include "cost/step_time.h"
+#include "plan/step_bound.h"
+#include "plan/work_prices.h"
+
+namespace trireme {
+
+class BoundStep {
+ public:
+  // The place of a sharding without any collective or update: no sharding takes less.
+  static constexpr size_t kNoReplicas = size_t(-1);
+
+  // For many layouts of one division. Collectives among replicas depend on sharding, offload and the order of
+  // axes; passes depend on the microbatch, recompute, whether there are several chunks, and the order of
+  // axes.
+  void clear() { clear_passes(), states_.clear(); }  // another division
+  void clear_passes() { passes_ = {}; }              // another microbatch
+  // schedule: a name of the search. keys: for those that StepCase lacks. exact: as StepBound::of().
+  // Requires: StepCase::own. again, sharding: numbers of the recompute and of the sharding and place of its
+  // state.
+  StepSeconds of(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&,
+                 const FitValues&, const LayoutSpec& keys, size_t again, size_t sharding, bool exact = false);
+
+ private:
+  struct Passes {
+    StepParts parts;
+    std::array<LayerWork, kWorkLayers> layers;
+    int64_t message = 0, update = 0;
+    double slower = 1;
+  };
+  std::array<std::array<std::optional<Passes>, kOrders>, 6> passes_;  // by recompute and chunks, and order
+  struct States {
+    std::array<LayerWork, kWorkLayers> layers;
+    double update = 0, offload = 0;  // seconds, of the most loaded rank
+  };
+  std::vector<std::array<std::optional<States>, kOrders>> states_;  // by sharding
+  WorldWork work_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,135 @@
+// What layouts are ranked by before they are replayed is never more than their replayed step, and close to
+// it.
+#include "plan/step_bound.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rng.h"
+#include "plan/confirm.h"
+#include "plan/scaled_run.h"
+#include "plan/searched_step.h"
+#include "sanitized.h"
+#include "spec/supported.h"
+
+namespace trireme {
+namespace {
+
+struct BoundedRun {
+  std::string_view cluster, arch;
+  int64_t layers, seq, gpus, global;
+};
+constexpr BoundedRun kBounded[] = {
+    {"h100-p5", "llama", 8, 2048, 8, 32},       {"h100-p5", "llama", 24, 4096, 64, 256},
+    {"h100-sxm-8", "llama", 13, 4096, 32, 128}, {"h200-sxm-8", "gpt2", 16, 1024, 16, 512},
+    {"gb200-nvl72", "llama", 16, 8192, 64, 64}, {"h100-p5", "mixtral", 8, 4096, 32, 128},
+    {"mi300x-8", "mixtral", 16, 4096, 64, 128}, {"h100-sxm-8", "deepseek", 9, 4096, 32, 256},
+    {"tpu-v5p", "llama", 32, 4096, 16, 2048},
+};
+
+SearchRequest request_of(const BoundedRun& b) {
+  RunSpec run;
+  ModelSpec& m = run.model;
+  m = ModelSpec::of(b.arch == "deepseek" ? "deepseek_v3" : b.arch);
+  m.layers = b.layers, m.hidden = 4096, m.heads = 32, m.kv_heads = b.arch == "llama" ? 8 : 32;
+  m.ffn = 14336, m.vocab = 32000;
+  if (b.arch == "mixtral") m.experts = 8, m.experts_per_token = 2, m.moe_ffn = 4096;
+  if (b.arch == "deepseek") {
+    m.experts = 32, m.experts_per_token = 4, m.moe_ffn = 1024, m.shared_ffn = 1024, m.dense_layers = 1;
+    m.q_rank = 512, m.kv_rank = 256, m.nope_head_dim = 64, m.rope_head_dim = 32, m.v_head_dim = 64;
+  }
+  run.data.seq_len = b.seq;
+  m.finish(b.seq);
+  run.batch.global = b.global;
+  run.train.device = "cuda", run.train.comm = "nccl", run.train.sum_order = "auto";
+  run.cluster.file = b.cluster;
+  SubjectDevice d = device_of(cluster_called(run.cluster.file, b.gpus), "bf16", b.gpus);
+  complete_figures(d, b.gpus, "test");
+  SearchRequest q = search_request_of(run, d);
+  q.gpus = {b.gpus}, q.globals = {b.global};
+  q.run = run;
+  return q;
+}
+
+TEST(StepBound, IsBelowTheReplayAndCloseToIt) {
+  std::vector<double> errors, divided;  // divided: of ZeRO 3 over several stages
+  const int draws = 70 / test::one_of(1, 4);
+  int64_t least_seen = 0;
+  for (const BoundedRun& b : kBounded) {
+    SearchRequest q = request_of(b);
+    q.best = 20000;
+    q.bound = bound_of(q);
+    const SearchResult r = search(q);
+    int seen = 0;
+    for (int i = 0; i < 4 * draws && seen < draws && !r.best.empty(); i++) {
+      const Priced& p = r.best[below(rng_key(11, uint64_t(i), b.cluster), 0, r.best.size())];
+      RunSpec run = with_layout(*q.run, p.layout, q.disk_each_way);
+      if (!problems_of(run).empty() || !unsupported_of(run).empty()) continue;
+      const StepTotals t = replayed_step(q, {.device = q.device}, resolve(run, {.native_bf16 = true}));
+      const double replayed = double(t.makespan) * 1e-9, bound = price_layout(q, p.layout).time.total;
+      SCOPED_TRACE(fmt::format("{} {} {}", b.cluster, b.arch, text_of(p.layout)));
+      EXPECT_LE(bound, replayed * (1 + 1e-9));
+      (p.layout.zero == 3 && p.layout.pp > 1 ? divided : errors).push_back(1 - bound / replayed);
+      seen++;
+    }
+    least_seen = least_seen == 0 ? seen : std::min<int64_t>(least_seen, seen);
+  }
+  ASSERT_GT(least_seen, draws / 2);
+  std::sort(errors.begin(), errors.end());
+  std::sort(divided.begin(), divided.end());
+  const auto at = [](const std::vector<double>& all, double share) {
+    return all[std::min(all.size() - 1, size_t(share * double(all.size())))];
+  };
+  RecordProperty("others", fmt::format("{} layouts, median {:.5f}, 99 of 100 {:.5f}, worst {:.5f}",
+                                       errors.size(), at(errors, 0.5), at(errors, 0.99), errors.back()));
+  RecordProperty("zero 3 over stages",
+                 fmt::format("{} layouts, median {:.5f}, 9 of 10 {:.5f}, worst {:.5f}", divided.size(),
+                             at(divided, 0.5), at(divided, 0.9), divided.back()));
+  EXPECT_LT(at(errors, 0.5), 0.001);
+  EXPECT_LT(errors.back(), 0.05);
+  // In actions of few layers, paths do not know the gathers that the previous action began.
+  EXPECT_LT(at(divided, 0.5), 0.02);
+  EXPECT_LT(at(divided, 0.9), 0.10);
+  EXPECT_LT(divided.back(), 0.30);
+}
+
+// All layouts that fit, replayed, against the search that replays in the order of bounds.
+TEST(StepBound, ReplayingAllGivesTheSameBest) {
+  constexpr BoundedRun kSmall[] = {{"h100-p5", "llama", 4, 2048, 4, 16},
+                                   {"h100-sxm-8", "gpt2", 6, 1024, 8, 8},
+                                   {"gb200-nvl72", "mixtral", 4, 2048, 4, 8},
+                                   {"mi300x-8", "llama", 8, 4096, 8, 16}};
+  for (const BoundedRun& b : kSmall) {
+    SearchRequest q = request_of(b);
+    q.best = 100000;
+    const SearchResult every = search(q);
+    ASSERT_LT(every.best.size(), size_t(q.best));
+    double least = INFINITY;
+    int replayed = 0;
+    for (const Priced& p : every.best) {
+      const RunSpec run = with_layout(*q.run, p.layout, q.disk_each_way);
+      if (!problems_of(run).empty() || !unsupported_of(run).empty()) continue;
+      const StepTotals t = replayed_step(q, {.device = q.device}, resolve(run, {.native_bf16 = true}));
+      least = std::min(least, double(t.makespan) * 1e-9);
+      replayed++;
+    }
+    ASSERT_GT(replayed, 100);
+    SearchRequest proven = q;
+    proven.best = kept_to_confirm(q);
+    SearchResult r;
+    const Confirmation all =
+        search_and_confirm(proven, r, {.most = 1, .run = q.run, .by = {.device = q.device}});
+    ASSERT_FALSE(r.best.empty());
+    EXPECT_TRUE(all.proven) << b.cluster;
+    const Confirmed* best = all.of(r.best[0].layout);
+    ASSERT_TRUE(best && best->holds());
+    EXPECT_NEAR(best->step_s / least, 1, 1e-9) << b.cluster << " " << text_of(r.best[0].layout);
+    EXPECT_LT(int64_t(all.looked_at.size()), replayed / 2);
+  }
+}
+
+}  // namespace
+}  // namespace trireme
