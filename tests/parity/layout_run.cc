@@ -215,7 +215,9 @@ Ran train_layout(RunSpec run, const Plan& plan) {
     {
       std::lock_guard lock(home.mutex);
       home.ran.routing.merge(own);
-      if (factory.rank() == 0) home.ran.routed = r.step_end().routing(), home.ran.taken_back = r.posted() ? r.posted()->taken_back() : 0;
+      if (factory.rank() == 0)
+        home.ran.routed = r.step_end().routing(),
+        home.ran.taken_back = r.posted() ? r.posted()->taken_back() : 0;
     }
     facts.peaks = ledger.peaks(), facts.at_peak = ledger.at_peak(), facts.peak_total = ledger.peak_total();
     facts.high_water = r.arena().high_water();
