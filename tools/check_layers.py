@@ -104,15 +104,15 @@ def twice_named(src, headers):
 
 def reached(src, name):
     """Headers of src that a file reaches, each with the file that includes it."""
-    found, todo = {}, [name]
-    while todo:
-        file = todo.pop()
+    found, pending = {}, [name]
+    while pending:
+        file = pending.pop()
         path = src / file
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
             match = INCLUDE.match(line)
             if match and match.group(1) not in found:
                 found[match.group(1)] = file
-                todo.append(match.group(1))
+                pending.append(match.group(1))
     return found
 
 

@@ -28,6 +28,7 @@ RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
   o.prefetch = plain.prefetch;
   o.cp_overlap = plain.cp_overlap;
   o.tp_chunks = plain.tp_chunks;
+  o.interleave = plain.interleave;
   o.reshard_after_forward = plain.reshard_after_forward;
   o.reshard_last = plain.reshard_last;
   o.cut = plain.cut;

@@ -115,8 +115,8 @@ struct Paths {
 // The layers of a stage, by kind of WorldWork::kinds.
 using Layers = std::vector<int>;
 
-// An action of a stage. turned: behind a pass that used the same weights last; summed: its stage's last, so
-// that with ZeRO 0 and 1 gradients leave.
+// An action of a stage. turned: after a pass that used the same weights last; summed: the last of its stage,
+// which reduces gradients with ZeRO 0 and 1.
 enum ActionSpan : size_t {
   kF,
   kTurnedF,
@@ -131,8 +131,8 @@ enum ActionSpan : size_t {
   kSpans
 };
 // A rank has two clocks: compute, and the stream of collectives among replicas (lane). An action moves both;
-// what it adds is the longest path from one clock before it to one behind it. before: compute before it
-// waited for the action's messages, when the pass before let weights go and they were gathered anew.
+// it adds the longest path from one clock before it to one after it. before: compute before it waited for the
+// action's messages, when the previous pass released weights and they were gathered again.
 enum Way : size_t {
   kComputeToCompute,
   kLaneToCompute,
@@ -200,7 +200,7 @@ class StagePaths {
     }
   }
 
-  // Nanoseconds that the action adds that way at these prices, at least; kNoWay: there is no path.
+  // The least nanoseconds that the action adds that way at these prices; kNoWay: there is no path.
   double of(ActionSpan span, Way way, const Prices& prices, Profile profile, bool exact) {
     return longest_of(size_t(span), way, prices, profile, exact);
   }
@@ -224,7 +224,7 @@ class StagePaths {
     return std::max(longest_of(size_t(kSpans), kComputeToCompute, prices, profile, exact),
                     longest_of(size_t(kSpans), kComputeToLane, prices, profile, exact));
   }
-  // Seconds of collectives among replicas of a microbatch, which are one after another.
+  // Nanoseconds of collectives among replicas for a microbatch, which are one after another.
   double lane(bool split, const Prices& prices) const { return lane_[split].sum(prices) / 2; }
   // Passes alone, of one span and of all.
   double passes_of(ActionSpan span, const Prices& p) const {
@@ -266,7 +266,7 @@ class StagePaths {
     size_t begin = 0, received = 0, compute_end = 0, end = 0;  // [begin, received): before its messages
     bool sums_before = false;                                  // in [begin, received)
     bool last_of_both = false;  // the end is that of compute, if it is later than the lane's
-    std::vector<char> others;   // by operation: a gather for an action behind this one, sums of one before it
+    std::vector<char> others;   // by operation: a gather for a later action, or sums of an earlier one
   };
 
   // A path of a rank with all stages; a further microbatch takes `again`.

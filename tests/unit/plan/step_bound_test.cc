@@ -131,5 +131,12 @@ TEST(StepBound, ReplayingAllGivesTheSameBest) {
   }
 }
 
+// Passes that run by turns hide collectives, which no path knows. So no searched layout has them.
+TEST(StepBound, SearchedLayoutsRunWithoutTurns) {
+  RunSpec run;
+  run.layout.interleave = true;
+  EXPECT_FALSE(with_layout(run, {.pp = 2, .chunks = 2, .schedule = "dualpipe-v"}).layout.interleave);
+}
+
 }  // namespace
 }  // namespace trireme
