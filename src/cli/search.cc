@@ -292,6 +292,7 @@ struct FoundLayouts {
 FoundLayouts find_layouts(const SearchOptions& o, SearchRequest& q, const std::optional<RunSpec>& run) {
   FoundLayouts f;
   q.best = std::max(o.best, o.confirm > 0 ? kept_to_confirm(q) : 0);
+  if (q.own && !q.bound) q.bound = bound_of(q);  // its paths serve all that follows
   SearchResult& r = f.result;
   if (o.confirm > 0) {
     ConfirmRequest c{.most = o.confirm, .run = run};

@@ -43,53 +43,66 @@ SearchRequest turned(SearchRequest q, const Knob& k, double factor) {
   return q;
 }
 
-// The best of the pool where figures are other ones.
+// The best of some layouts, and what beats it where figures are other ones.
 class Pool {
  public:
   Pool(const SearchRequest& q, const SearchResult& r) : q_(q) {
     constexpr size_t kMost = 100;
     for (const Priced& p : r.divisions) {
       if (priced_.size() == kMost) break;
-      priced_.push_back(p);
+      priced_.push_back(p), all_.push_back(all_.size());
     }
   }
-  size_t winner(const Knob& k, double factor) const {
+  // Those of `among` that score below the first, the best of them at the front.
+  std::vector<size_t> beaten_by(const Knob& k, double factor, const std::vector<size_t>& among) const {
     const SearchRequest q = turned(q_, k, factor);
-    size_t best = 0;
-    double least = INFINITY;
-    for (size_t i = 0; i < priced_.size(); i++) {
-      // What does not depend on the knob (tokens, failures, prices) stays as it was.
-      const double score =
-          priced_[i].score * step_of(q, priced_[i].layout, false).total / priced_[i].time.total;
-      if (score < least) least = score, best = i;
+    double least = score(q, 0);
+    const double first = least;
+    std::vector<size_t> out;
+    for (const size_t i : among) {
+      const double s = i == 0 ? first : score(q, i);
+      if (s >= first) continue;
+      out.push_back(i);
+      if (s < least) least = s, std::swap(out.front(), out.back());
     }
-    return best;
+    return out;
   }
+  // Whether the knob is in any price.
+  bool depends_on(const Knob& k, double factor) const {
+    const SearchRequest q = turned(q_, k, factor);
+    return std::any_of(all_.begin(), all_.end(), [&](size_t i) { return score(q, i) != score(q_, i); });
+  }
+  const std::vector<size_t>& all() const { return all_; }
   const Priced& at(size_t i) const { return priced_[i]; }
-  size_t size() const { return priced_.size(); }
 
  private:
+  // What does not depend on the knob (tokens, failures, prices) stays as it was.
+  double score(const SearchRequest& q, size_t i) const {
+    return priced_[i].score * step_of(q, priced_[i].layout, false).total / priced_[i].time.total;
+  }
   const SearchRequest& q_;
   std::vector<Priced> priced_;
+  std::vector<size_t> all_;  // numbers in priced_
 };
 
-// The smallest factor in this direction (1 or -1 in logarithms) at which the winner is another; 0: none
-// to 64.
+// The smallest factor in this direction (1 or -1 in logarithms) at which the best is another; 0: none to 64.
 double flip_factor(const Pool& pool, const Knob& k, double direction, size_t& winner) {
   constexpr double kStep = 0.25, kMost = 6;  // powers of two
-  constexpr int kHalvings = 30;
-  double same = 0;
-  for (double x = kStep; x <= kMost; x += kStep) {
-    if (pool.winner(k, std::exp2(direction * x)) == 0) {
-      same = x;
-      continue;
-    }
-    double other = x;
+  constexpr int kHalvings = 12;              // to five digits; three are printed
+  if (!pool.depends_on(k, std::exp2(direction * kMost))) return 0;
+  for (double other = kStep; other <= kMost; other += kStep) {
+    std::vector<size_t> better = pool.beaten_by(k, std::exp2(direction * other), pool.all());
+    if (better.empty()) continue;
+    double same = other - kStep;
     for (int i = 0; i < kHalvings; i++) {
       const double middle = (same + other) / 2;
-      (pool.winner(k, std::exp2(direction * middle)) == 0 ? same : other) = middle;
+      std::vector<size_t> there = pool.beaten_by(k, std::exp2(direction * middle), better);
+      if (there.empty())
+        same = middle;
+      else
+        other = middle, better = std::move(there);
     }
-    winner = pool.winner(k, std::exp2(direction * other));
+    winner = better.front();
     return std::exp2(direction * other);
   }
   return 0;
