@@ -4,21 +4,48 @@
 
 namespace trireme {
 
+const BoundStep::Passes& BoundStep::passes_of(const StepCase& c, const DeviceFigures& d, const FitValues& f,
+                                              size_t again) {
+  std::optional<Passes>& passes = passes_[2 * again + (c.chunks > 1)][size_t(c.nearest)];
+  if (passes) return *passes;
+  const WorkPrices prices(c, d, f);
+  passes.emplace();
+  passes->parts = step_parts(c, d, f);
+  passes->layers[kDenseLayer] = prices.passes(false);
+  if (c.model.moe()) passes->layers[kExpertLayer] = prices.passes(true);
+  passes->layers[kHeadLayer] = prices.head_passes();
+  passes->message = prices.message(), passes->update = prices.update({});
+  passes->slower = slowness(c, d, f);
+  return *passes;
+}
+
+void BoundStep::set_passes(const Passes& passes) {
+  work_.kinds.resize(kWorkLayers);
+  for (size_t k = 0; k < kWorkLayers; k++) {
+    LayerWork& w = work_.kinds[k];
+    const LayerWork& pass = passes.layers[k];
+    w.forward = pass.forward;
+    w.input = pass.input;
+    w.weight = pass.weight;
+    w.again = pass.again;
+  }
+}
+
+double BoundStep::least(StepBound& bound, std::string_view schedule, const StepCase& c, const DeviceFigures& d,
+                        const FitValues& f, size_t again) {
+  set_passes(passes_of(c, d, f, again));
+  return 1e-9 * bound.least({.schedule = schedule,
+                             .pp = c.pp,
+                             .chunks = c.chunks,
+                             .microbatches = c.microbatches,
+                             .work = &work_});
+}
+
 StepSeconds BoundStep::of(StepBound& bound, std::string_view schedule, const StepCase& c,
                           const DeviceFigures& d, const FitValues& f, const LayoutSpec& keys, size_t again,
                           size_t sharding, bool exact) {
   const auto order = size_t(c.nearest);
-  std::optional<Passes>& passes = passes_[2 * again + (c.chunks > 1)][order];
-  if (!passes) {
-    const WorkPrices prices(c, d, f);
-    passes.emplace();
-    passes->parts = step_parts(c, d, f);
-    passes->layers[kDenseLayer] = prices.passes(false);
-    if (c.model.moe()) passes->layers[kExpertLayer] = prices.passes(true);
-    passes->layers[kHeadLayer] = prices.head_passes();
-    passes->message = prices.message(), passes->update = prices.update({});
-    passes->slower = slowness(c, d, f);
-  }
+  const Passes& passes = passes_of(c, d, f, again);
   static const States kNone;
   const bool alone = sharding == kNoReplicas;
   if (!alone && states_.size() <= sharding) states_.resize(sharding + 1);
@@ -30,7 +57,7 @@ StepSeconds BoundStep::of(StepBound& bound, std::string_view schedule, const Ste
     prices.set_states(states->layers[kDenseLayer], layer_held(c, false), 1);
     if (c.model.moe()) prices.set_states(states->layers[kExpertLayer], layer_held(c, true), 1);
     prices.set_states(states->layers[kEmbeddingLayer], {table_held(c), 0}, 0);
-    const HeldParameters all = {passes->parts.dense, passes->parts.experts};
+    const HeldParameters all = {passes.parts.dense, passes.parts.experts};
     states->offload = offload_seconds(c, d, f, all);
     states->update = update_seconds(c, d, f, all) - states->offload + step_seconds(c, d, f);
   }
@@ -42,16 +69,11 @@ StepSeconds BoundStep::of(StepBound& bound, std::string_view schedule, const Ste
   for (size_t k = 0; k < kWorkLayers; k++) {
     const bool none = k == kHeadLayer && tied_here;
     const LayerWork& of = states->layers[k == kHeadLayer ? size_t(kEmbeddingLayer) : k];
-    LayerWork& w = work_.kinds[k];
-    w = none ? LayerWork{} : of;
-    const LayerWork& pass = passes->layers[k];
-    w.forward = pass.forward;
-    w.input = pass.input;
-    w.weight = pass.weight;
-    w.again = pass.again;
+    work_.kinds[k] = none ? LayerWork{} : of;
   }
-  work_.message = passes->message;
-  work_.update.assign(1, passes->update);
+  set_passes(passes);
+  work_.message = passes.message;
+  work_.update.assign(1, passes.update);
   const int64_t ranks = c.dp * c.cp * c.tp;
   const BoundParts b = bound.of({.schedule = schedule,
                                  .pp = c.pp,
@@ -64,8 +86,8 @@ StepSeconds BoundStep::of(StepBound& bound, std::string_view schedule, const Ste
                                  .reshard_after_forward = c.reshard_after_forward,
                                  .work = &work_},
                                 exact);
-  const StepParts& all = passes->parts;
-  const double unit = 1e-9 / passes->slower;
+  const StepParts& all = passes.parts;
+  const double unit = 1e-9 / passes.slower;
   const double blocks = unit * (b.busiest - b.head) / all.total;
   StepSeconds s;
   s.products = blocks * all.products;
@@ -81,7 +103,7 @@ StepSeconds BoundStep::of(StepBound& bound, std::string_view schedule, const Ste
   s.offload = std::min(states->offload, unit * b.update);
   s.optimizer = std::min(states->update, unit * b.update - s.offload);
   s.gradients = unit * (b.replicas + b.update) - s.offload - s.optimizer;
-  s.jitter = unit * b.total * (passes->slower - 1);
+  s.jitter = unit * b.total * (passes.slower - 1);
   s.total = 1e-9 * b.total;
   return s;
 }

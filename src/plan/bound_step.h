@@ -24,6 +24,9 @@ class BoundStep {
   // state.
   StepSeconds of(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&,
                  const FitValues&, const LayoutSpec& keys, size_t again, size_t sharding, bool exact = false);
+  // Seconds that no sharding takes less than, at once (StepBound::least).
+  double least(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
+               size_t again);
 
  private:
   struct Passes {
@@ -32,6 +35,9 @@ class BoundStep {
     int64_t message = 0, update = 0;
     double slower = 1;
   };
+  const Passes& passes_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t again);
+  void set_passes(const Passes&);  // of work_
+
   std::array<std::array<std::optional<Passes>, kOrders>, 6> passes_;  // by recompute and chunks, and order
   struct States {
     std::array<LayerWork, kWorkLayers> layers;

@@ -150,6 +150,7 @@ class DivisionSearch {
   void kind(const KnownSchedule&, int64_t chunks, Again);
   void set_least();
   bool changes_nothing(Nearest);
+  bool changes_nothing(Priced&);
   void price_orders(size_t sharding);
   StepSeconds other_step(Nearest);
   void candidate(const Priced&);
@@ -201,7 +202,11 @@ class DivisionSearch {
   double nearest_bytes_ = 0;  // of the division: its leanest layout's
   StepBound& bound_;
   BoundStep own_step_;
-  std::array<Priced, kOrders> least_;  // by order, for the current kind
+  struct Least {
+    Priced passes;
+    std::optional<Priced> alone;  // without collectives among replicas
+  };
+  std::array<Least, kOrders> least_;  // by order, for the current kind
   // Of a division and microbatch; by recompute, whether stages have several chunks, and the order of the
   // axes.
   std::array<std::array<std::array<std::optional<StepParts>, kOrders>, 2>, 3> parts_;
@@ -370,29 +375,42 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
     }
 }
 
-// An order that changes nothing is no layout of its own: the first stands for them.
-// trireme's own of this kind: a bound for all shardings.
+// trireme's own of this kind: what no sharding takes less than.
 void DivisionSearch::set_least() {
   for (const Nearest order : orders_) {
+    Least& l = least_[size_t(order)];
+    l = {};
+    if (!q_.own) continue;
+    c_.nearest = order;
     Priced p{.layout = at_, .time = {}, .memory = {}};
-    if (q_.own) {
-      c_.nearest = order;
-      p.time = own_step_.of(bound_, at_.schedule, c_, q_.figures, q_.fits, q_.keys, size_t(at_.again),
-                            BoundStep::kNoReplicas);
-    }
+    p.time.total = own_step_.least(bound_, at_.schedule, c_, q_.figures, q_.fits, size_t(at_.again));
     set_price(q_, price_, p);
-    least_[size_t(order)] = p;
+    l.passes = p;
   }
 }
 
 // A layout that takes as little would change nothing: its division, the list and the front have better ones.
-bool DivisionSearch::changes_nothing(Nearest order) {
-  Priced& p = least_[size_t(order)];
-  if (!q_.own || !any_ || p.score <= best_.score || kept_.size() < size_t(q_.best) ||
+bool DivisionSearch::changes_nothing(Priced& p) {
+  if (!any_ || p.score <= best_.score || kept_.size() < size_t(q_.best) ||
       p.score <= kept_.front().priced.score)
     return false;
   p.headroom = q_.figures.memory - memory_.total;
   return std::any_of(out_.front.begin(), out_.front.end(), [&](const Priced& o) { return dominates(o, p); });
+}
+
+// By what its passes take, and by what they take with bubbles and messages.
+bool DivisionSearch::changes_nothing(Nearest order) {
+  if (!q_.own) return false;
+  Least& l = least_[size_t(order)];
+  if (changes_nothing(l.passes)) return true;
+  if (!l.alone) {
+    c_.nearest = order;
+    l.alone = Priced{.layout = at_, .time = {}, .memory = {}};
+    l.alone->time = own_step_.of(bound_, at_.schedule, c_, q_.figures, q_.fits, q_.keys, size_t(at_.again),
+                                 BoundStep::kNoReplicas);
+    set_price(q_, price_, *l.alone);
+  }
+  return changes_nothing(*l.alone);
 }
 
 StepSeconds DivisionSearch::other_step(Nearest order) {
@@ -401,6 +419,7 @@ StepSeconds DivisionSearch::other_step(Nearest order) {
   return step_time(c_, q_.figures, q_.fits, *parts);
 }
 
+// An order that changes nothing is no layout of its own: the first stands for them.
 void DivisionSearch::price_orders(size_t sharding) {
   std::array<Priced, kOrders> all;
   size_t n = 0;

@@ -88,12 +88,13 @@ TEST(StepBound, IsBelowTheReplayAndCloseToIt) {
   RecordProperty("zero 3 over stages",
                  fmt::format("{} layouts, median {:.5f}, 9 of 10 {:.5f}, worst {:.5f}", divided.size(),
                              at(divided, 0.5), at(divided, 0.9), divided.back()));
+  // Worst: a pass that waits for sums of the action before, which no path knows.
   EXPECT_LT(at(errors, 0.5), 0.001);
-  EXPECT_LT(errors.back(), 0.05);
-  // In actions of few layers, paths do not know the gathers that the previous action began.
-  EXPECT_LT(at(divided, 0.5), 0.02);
-  EXPECT_LT(at(divided, 0.9), 0.10);
-  EXPECT_LT(divided.back(), 0.30);
+  EXPECT_LT(at(errors, 0.99), 0.05);
+  EXPECT_LT(at(divided, 0.5), 0.005);
+  EXPECT_LT(at(divided, 0.9), 0.02);
+  EXPECT_LT(at(divided, 0.97), 0.05);
+  EXPECT_LT(std::max(errors.back(), divided.back()), 0.15);
 }
 
 // All layouts that fit, replayed, against the search that replays in the order of bounds.

@@ -1,0 +1,69 @@
+// Longest paths through the actions and messages of a schedule, in which each action adds to the clocks of
+// its rank what the paths within its stage say (plan/stage_paths.h).
+#pragma once
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "plan/stage_paths.h"
+#include "schedule/steady.h"
+
+namespace trireme::step_paths {
+
+class PipelinePaths {
+ public:
+  // classes: of the layers of each stage.
+  PipelinePaths(std::string_view schedule, int64_t pp, int64_t chunks, int64_t microbatches,
+                const std::vector<int>& classes);
+
+  struct Added {
+    int stage_class = 0;
+    ActionSpan span = kF;
+    bool operator==(const Added&) const = default;
+  };
+  // kWays prices for each of these, then the message's.
+  const std::vector<Added>& added() const { return added_; }
+  uint32_t message() const { return uint32_t(added_.size() * kWays); }
+  bool split() const { return split_; }  // gradients of inputs and weights are separate actions
+
+  struct Path {
+    double total = 0;
+    const Counts* counts = nullptr;
+  };
+  Path longest(const std::vector<double>& prices, Profile, bool exact);
+
+ private:
+  struct Step {
+    Act kind = Act::F;
+    int16_t stage = 0, mb = 0;
+    int32_t message = -1, to = -1;
+    ActionSpan span = kF;
+    uint32_t price = 0;    // that of the first way
+    uint32_t fetch = 0;    // kFetch or kFetchAgain of the next action that uses weights; 0: none
+    bool fetched = false;  // its first weights were gathered before it
+    bool first = false;    // of its rank
+    bool steady = false;   // in the part of the rank's actions that repeats
+  };
+  struct Node {
+    double end = 0;
+    int32_t before = -1;
+    uint32_t price = 0;
+    int32_t rank = 0, step = 0;
+  };
+  struct Clocks;
+  uint32_t price_of(const Added&);
+  void find_fetches(std::vector<Step>& rank);
+  void search(const std::vector<double>& prices);
+  void add_repeats(const std::vector<Node>&, const std::vector<int32_t>& path,
+                   std::vector<float>& counts) const;
+
+  int stages_ = 0, microbatches_ = 0;
+  int64_t fewer_ = 0;  // microbatches that are not run
+  std::optional<SteadyPart> part_;
+  std::vector<std::vector<Step>> ranks_;
+  std::vector<Added> added_;
+  bool split_ = false;
+  Paths<Counts> paths_;
+};
+
+}  // namespace trireme::step_paths
