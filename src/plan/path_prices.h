@@ -34,12 +34,12 @@ class Counts {
   template <class All>
   explicit Counts(const All& all) {
     for (size_t i = 0; i < all.size(); i++)
-      if (all[i] != 0) counts_.push_back({uint32_t(i), float(all[i])});
+      if (all[i] != 0) counts_.push_back({i, double(all[i])});
   }
   template <class All>
   double sum(const All& prices) const {
     double s = 0;
-    for (const auto& [i, n] : counts_) s += double(n) * prices[i];
+    for (const auto& [i, n] : counts_) s += n * prices[i];
     return s;
   }
   double of(size_t price) const {
@@ -50,7 +50,7 @@ class Counts {
   bool operator==(const Counts&) const = default;
 
  private:
-  std::vector<std::pair<uint32_t, float>> counts_;
+  std::vector<std::pair<size_t, double>> counts_;
 };
 
 inline Prices prices_of(const WorldWork& w) {
@@ -75,22 +75,29 @@ inline void mix(Profile& p, double value, double of) {
   p ^= p >> 29;
 }
 
-// Longest paths at prices of some profiles. After a few searches that found nothing new there are no more.
+// Profiles at whose prices paths were looked for; so many at most.
+class Tried {
+ public:
+  bool full() const { return all_.size() == kMost; }
+  // Whether it is a new one.
+  bool add(Profile p) {
+    if (full() || std::find(all_.begin(), all_.end(), p) != all_.end()) return false;
+    all_.push_back(p);
+    return true;
+  }
+
+ private:
+  static constexpr size_t kMost = 8;
+  std::vector<Profile> all_;
+};
+
+// Longest paths at some prices. After a few searches that found nothing new there are no more.
 template <class C>
 struct Paths {
   static constexpr int kMostInVain = 2;
-  static constexpr size_t kMostTried = 8;
   std::vector<C> all;
-  std::vector<Profile> tried;
   int in_vain = 0;
-  bool fresh(Profile p, bool exact) {
-    if (exact) return true;
-    if (in_vain >= kMostInVain || tried.size() == kMostTried ||
-        std::find(tried.begin(), tried.end(), p) != tried.end())
-      return false;
-    tried.push_back(p);
-    return true;
-  }
+  bool settled() const { return in_vain >= kMostInVain; }
   void add(C c) {
     if (std::find(all.begin(), all.end(), c) != all.end()) {
       in_vain++;
@@ -100,4 +107,5 @@ struct Paths {
     in_vain = 0;
   }
 };
+
 }  // namespace trireme::step_paths

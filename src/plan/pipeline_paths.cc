@@ -117,8 +117,8 @@ void PipelinePaths::find_fetches(std::vector<Step>& rank) {
   }
 }
 
-PipelinePaths::Path PipelinePaths::longest(const std::vector<double>& prices, Profile profile, bool exact) {
-  if (paths_.fresh(profile, exact || paths_.all.empty())) search(prices);
+PipelinePaths::Path PipelinePaths::longest(const std::vector<double>& prices, bool look) {
+  if (look || paths_.all.empty()) search(prices);
   Path most;
   for (const Counts& c : paths_.all)
     if (const double s = c.sum(prices); !most.counts || s > most.total) most = {s, &c};

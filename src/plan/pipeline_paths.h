@@ -30,7 +30,10 @@ class PipelinePaths {
     double total = 0;
     const Counts* counts = nullptr;
   };
-  Path longest(const std::vector<double>& prices, Profile, bool exact);
+  // look: the longest path at these very prices is looked for.
+  Path longest(const std::vector<double>& prices, bool look);
+  bool settled() const { return paths_.settled() || tried_.full(); }  // no search finds more
+  bool fresh(Profile p) { return tried_.add(p); }                     // paths were not looked for at the like
 
  private:
   struct Step {
@@ -64,6 +67,7 @@ class PipelinePaths {
   std::vector<Added> added_;
   bool split_ = false;
   Paths<Counts> paths_;
+  Tried tried_;
 };
 
 }  // namespace trireme::step_paths

@@ -50,7 +50,7 @@ class Pool {
     constexpr size_t kMost = 100;
     for (const Priced& p : r.divisions) {
       if (priced_.size() == kMost) break;
-      priced_.push_back(p), all_.push_back(all_.size());
+      priced_.push_back(p), all_.push_back(all_.size()), now_.push_back(step_of(q, p.layout, false).total);
     }
   }
   // Those of `among` that score below the first, the best of them at the front.
@@ -70,7 +70,8 @@ class Pool {
   // Whether the knob is in any price.
   bool depends_on(const Knob& k, double factor) const {
     const SearchRequest q = turned(q_, k, factor);
-    return std::any_of(all_.begin(), all_.end(), [&](size_t i) { return score(q, i) != score(q_, i); });
+    return std::any_of(all_.begin(), all_.end(),
+                       [&](size_t i) { return step_of(q, priced_[i].layout, false).total != now_[i]; });
   }
   const std::vector<size_t>& all() const { return all_; }
   const Priced& at(size_t i) const { return priced_[i]; }
@@ -83,12 +84,13 @@ class Pool {
   const SearchRequest& q_;
   std::vector<Priced> priced_;
   std::vector<size_t> all_;  // numbers in priced_
+  std::vector<double> now_;  // steps
 };
 
 // The smallest factor in this direction (1 or -1 in logarithms) at which the best is another; 0: none to 64.
 double flip_factor(const Pool& pool, const Knob& k, double direction, size_t& winner) {
-  constexpr double kStep = 0.25, kMost = 6;  // powers of two
-  constexpr int kHalvings = 12;              // to five digits; three are printed
+  constexpr double kStep = 0.5, kMost = 6;  // powers of two
+  constexpr int kHalvings = 12;             // to five digits; three are printed
   if (!pool.depends_on(k, std::exp2(direction * kMost))) return 0;
   for (double other = kStep; other <= kMost; other += kStep) {
     std::vector<size_t> better = pool.beaten_by(k, std::exp2(direction * other), pool.all());

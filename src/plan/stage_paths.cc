@@ -119,9 +119,9 @@ std::span<const StagePaths::Live> StagePaths::of(ActionSpan span, const PricesAt
   ensure(span == kDelayedF || kind_of(span) == Act::I || kind_of(span) == Act::W);
   k.number = at.exact ? 0 : at.number, k.prices = at.prices;
   k.live.clear();
+  const bool look = at.exact || tried_[span].add(at.profile);
   for (size_t way = 0; way < kFetch; way++)
-    if (!ways_[span][way].none)
-      if (const double ns = longest_of(span, way, at); ns >= 0) k.live.push_back({way, ns});
+    if (const double ns = longest_of(span, way, at, look); ns >= 0) k.live.push_back({way, ns});
   if (const double ns = fetch_[span].sum(at.prices); ns > 0) {
     k.live.push_back({kFetch, ns});
     if (many_) k.live.push_back({kFetchAgain, ns});
@@ -144,7 +144,8 @@ double StagePaths::whole(int64_t microbatches, const PricesAt& at) {
               .last_of_both = true,
               .others = std::vector<char>(norm, 0)};
   }
-  if (w.paths.fresh(at.profile, at.exact || w.paths.all.empty())) w.paths.add(whole_path(w, at.prices));
+  if (at.exact || w.paths.all.empty() || (!w.paths.settled() && w.tried.add(at.profile)))
+    w.paths.add(whole_path(w, at.prices));
   double most = 0;
   for (const WholePath& p : w.paths.all)
     most = std::max(most, p.once.sum(at.prices) + double(microbatches - run) * p.again.sum(at.prices));
@@ -153,8 +154,9 @@ double StagePaths::whole(int64_t microbatches, const PricesAt& at) {
 
 double StagePaths::end(const PricesAt& at) {
   ensure(false);
-  return std::max(longest_of(kEnd, way_of(kFromCompute, kToCompute), at),
-                  longest_of(kEnd, way_of(kFromCompute, kToLane), at));
+  const bool look = at.exact || tried_[kEnd].add(at.profile);
+  return std::max(longest_of(kEnd, way_of(kFromCompute, kToCompute), at, look),
+                  longest_of(kEnd, way_of(kFromCompute, kToLane), at, look));
 }
 
 double StagePaths::lane(bool split, const Prices& prices) {
@@ -354,10 +356,10 @@ void StagePaths::find_ahead(bool split) {
   }
 }
 
-double StagePaths::longest_of(size_t span, size_t way, const PricesAt& at) {
+double StagePaths::longest_of(size_t span, size_t way, const PricesAt& at, bool look) {
   Way& w = ways_[span][way];
   if (w.none) return kNoWay;
-  if (w.paths.fresh(at.profile, at.exact || w.paths.all.empty())) {
+  if (w.paths.all.empty() || (look && (at.exact || !w.paths.settled()))) {
     const std::optional<std::vector<Taken>> path =
         longest(parts_[span], ClockFrom(way % kFroms), ClockTo(way / kFroms), at.prices);
     if (!path) {

@@ -56,7 +56,7 @@ constexpr size_t way_of(ClockFrom from, ClockTo to) {
 }
 // Behind the ways, the gathers that make the action's first weights be there (kFromFetched): after an action
 // of another stage, and of the same.
-constexpr size_t kFetch = kFroms * kTos, kFetchAgain = kFetch + 1, kWays = kFetch + 2;
+constexpr size_t kFetch = size_t(kFroms) * size_t(kTos), kFetchAgain = kFetch + 1, kWays = kFetch + 2;
 constexpr double kNoWay = -1e18;
 
 // The structure of a stage's programs, whatever the prices.
@@ -136,6 +136,7 @@ class StagePaths {
     StageProgram program;
     Part part;
     Paths<WholePath> paths;
+    Tried tried;
   };
   static constexpr int64_t kWhole = 4;  // microbatches that are run
   struct Way {
@@ -152,7 +153,7 @@ class StagePaths {
   void find_spans(const StageProgram&, bool split);
   void set_part(const StageProgram&, size_t begin, size_t received, size_t end, Part&) const;
   void find_ahead(bool split);
-  double longest_of(size_t span, size_t way, const PricesAt&);
+  double longest_of(size_t span, size_t way, const PricesAt&, bool look);
   std::optional<std::vector<Taken>> longest(const Part&, ClockFrom, ClockTo, const Prices&) const;
   static Counts counts_of(std::span<const Taken>);
   WholePath whole_path(const Whole&, const Prices&) const;
@@ -170,6 +171,7 @@ class StagePaths {
   bool many_ = false;                 // uses of weights in a pass, beside those that are gathered ahead
   std::array<Counts, 2> lane_{};      // split or not
   std::array<std::array<Way, kFetch>, kSpans + 1> ways_;
+  std::array<Tried, kSpans + 1> tried_;
   struct Known {  // of the last prices
     uint64_t number = 0;
     Prices prices;

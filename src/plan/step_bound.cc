@@ -119,17 +119,19 @@ struct StepBound::Impl {
       pipeline = std::make_unique<PipelinePaths>(c.schedule, c.pp, c.chunks, c.microbatches, cut.of_stage);
     const PricesAt at = prices_at(c, exact);
     prices.assign(pipeline->message() + 1, kNoWay);
-    Profile lengths = 1;
     const std::vector<PipelinePaths::Added>& added = pipeline->added();
     for (size_t i = 0; i < added.size(); i++) {
-      for (const StagePaths::Live& l : paths(added[i].stage_class).of(added[i].span, at)) {
+      for (const StagePaths::Live& l : paths(added[i].stage_class).of(added[i].span, at))
         prices[i * kWays + l.way] = l.ns;
-        mix(lengths, l.ns, prices[0]);
-      }
     }
     prices.back() = double(c.work->message);
-    mix(lengths, prices.back(), prices[0]);
-    const PipelinePaths::Path path = pipeline->longest(prices, lengths, exact);
+    bool look = exact;
+    if (!exact && !pipeline->settled()) {
+      Profile lengths = 1;
+      for (const double p : prices) mix(lengths, p, prices[0]);
+      look = pipeline->fresh(lengths);
+    }
+    const PipelinePaths::Path path = pipeline->longest(prices, look);
     BoundParts out;
     for (const int k : cut.ranks) {
       StagePaths& rank = paths(k);
