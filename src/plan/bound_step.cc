@@ -31,8 +31,8 @@ void BoundStep::set_passes(const Passes& passes) {
   }
 }
 
-double BoundStep::least(StepBound& bound, std::string_view schedule, const StepCase& c, const DeviceFigures& d,
-                        const FitValues& f, size_t again) {
+double BoundStep::least(StepBound& bound, std::string_view schedule, const StepCase& c,
+                        const DeviceFigures& d, const FitValues& f, size_t again) {
   set_passes(passes_of(c, d, f, again));
   return 1e-9 * bound.least({.schedule = schedule,
                              .pp = c.pp,

@@ -36,7 +36,7 @@ class BoundStep {
     double slower = 1;
   };
   const Passes& passes_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t again);
-  void set_passes(const Passes&);  // of work_
+  void set_passes(const Passes&);  // writes work_
 
   std::array<std::array<std::optional<Passes>, kOrders>, 6> passes_;  // by recompute and chunks, and order
   struct States {

@@ -75,7 +75,7 @@ inline void mix(Profile& p, double value, double of) {
   p ^= p >> 29;
 }
 
-// Profiles at whose prices paths were looked for; so many at most.
+// The profiles at whose prices paths were searched, at most kMost.
 class Tried {
  public:
   bool full() const { return all_.size() == kMost; }

@@ -48,7 +48,8 @@ PipelinePaths::PipelinePaths(std::string_view name, int64_t pp, int64_t chunks, 
       s = make_schedule(name, int(pp), int(chunks), int(microbatches));
   }
   s = add_step(add_transfers(std::move(s)));
-  stages_ = s.stages, microbatches_ = s.microbatches;
+  stages_ = s.stages;
+  microbatches_ = s.microbatches;
   const auto number = [&](int to, int mb, bool back) { return (int32_t(mb) * stages_ + to) * 2 + back; };
   ranks_.resize(s.ranks.size());
   const std::vector<int> holder = rank_of_stages(s);
@@ -95,8 +96,8 @@ uint32_t PipelinePaths::price_of(const Added& a) {
   return uint32_t(size_t(std::find(added_.begin(), added_.end(), a) - added_.begin()) * kWays);
 }
 
-// While an action runs, the first weights of the next one are gathered, unless the next one begins with those
-// that are there: after a pass of the same stage the other way.
+// While an action runs, the first weights of the next one are gathered. An exception is a pass that follows
+// the same stage's pass in the other direction: it begins with weights that have not been released.
 void PipelinePaths::find_fetches(std::vector<Step>& rank) {
   Step* before = nullptr;
   std::vector<Step*> since;  // weight gradients after `before`: they use no weights, or gather ahead too
@@ -108,7 +109,8 @@ void PipelinePaths::find_fetches(std::vector<Step>& rank) {
     }
     const bool again = before && before->stage == step.stage;
     if (!again || before->kind == step.kind) {
-      step.fetched = true, step.first = !before;
+      step.fetched = true;
+      step.first = !before;
       if (before) before->fetch = step.price + uint32_t(again ? kFetchAgain : kFetch);
       if (!again)
         for (Step* w : since) w->fetch = step.price + uint32_t(kFetch);

@@ -12,7 +12,7 @@ namespace trireme::step_paths {
 
 class PipelinePaths {
  public:
-  // classes: of the layers of each stage.
+  // classes: a number for the layers of each stage.
   PipelinePaths(std::string_view schedule, int64_t pp, int64_t chunks, int64_t microbatches,
                 const std::vector<int>& classes);
 
@@ -44,7 +44,7 @@ class PipelinePaths {
     uint32_t price = 0;    // that of the first way
     uint32_t fetch = 0;    // kFetch or kFetchAgain of the next action that uses weights; 0: none
     bool fetched = false;  // its first weights were gathered before it
-    bool first = false;    // of its rank
+    bool first = false;    // the rank's first action
     bool steady = false;   // in the part of the rank's actions that repeats
   };
   struct Node {

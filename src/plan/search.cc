@@ -419,7 +419,7 @@ StepSeconds DivisionSearch::other_step(Nearest order) {
   return step_time(c_, q_.figures, q_.fits, *parts);
 }
 
-// An order that changes nothing is no layout of its own: the first stands for them.
+// An order that changes nothing is not a separate layout: the first one represents it.
 void DivisionSearch::price_orders(size_t sharding) {
   std::array<Priced, kOrders> all;
   size_t n = 0;

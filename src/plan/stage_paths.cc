@@ -83,7 +83,9 @@ StagePaths::StagePaths(const Layers& layers, const Structure& s, const BoundCase
   (s.replicas ? d.dp : d.tp) = s.exchanges                       ? (s.expert_replicas ? 4 : 2)
                                : s.replicas || s.expert_replicas ? 2
                                                                  : 1;
-  mesh_ = Mesh(d), structure_ = s, work_ = work_of(*c.work);
+  mesh_ = Mesh(d);
+  structure_ = s;
+  work_ = work_of(*c.work);
 }
 
 void StagePaths::ensure(bool split) {
@@ -117,7 +119,8 @@ std::span<const StagePaths::Live> StagePaths::of(ActionSpan span, const PricesAt
   Known& k = known_[span];
   if (!at.exact && k.number == at.number && k.prices == at.prices) return k.live;
   ensure(span == kDelayedF || kind_of(span) == Act::I || kind_of(span) == Act::W);
-  k.number = at.exact ? 0 : at.number, k.prices = at.prices;
+  k.number = at.exact ? 0 : at.number;
+  k.prices = at.prices;
   k.live.clear();
   const bool look = at.exact || tried_[span].add(at.profile);
   for (size_t way = 0; way < kFetch; way++)
@@ -337,7 +340,7 @@ void StagePaths::find_ahead(bool split) {
       Part& part = parts_[span];
       const auto passes =
           std::count_if(between.ops.begin() + own.begin, between.ops.begin() + int64_t(*gather), is_pass);
-      // Elsewhere operations beside the passes may be others: at the earliest.
+      // Other operations may differ from those between two stages, so this is the earliest place.
       size_t at = part.received;
       for (int64_t left = passes; left > 0; at++) left -= is_pass(part.program->program.ops[at]);
       part.ahead = plain ? *gather : at;

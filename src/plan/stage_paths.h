@@ -40,9 +40,9 @@ enum ActionSpan : size_t {
 enum ClockFrom : size_t {
   kFromCompute,
   kFromLane,    // the stream of collectives among replicas
-  kFromBefore,  // compute before it waited for the action's messages: the previous pass released weights, and
-                // they were gathered again
-  kFromFetched,  // the action's first weights, gathered during the previous one, are there
+  kFromBefore,  // compute before it waited for the action's messages: weights that the previous pass released
+                // are regathered from here
+  kFromFetched,  // the action's first weights, gathered during the previous action, have arrived
   kFroms
 };
 enum ClockTo : size_t {
@@ -168,11 +168,11 @@ class StagePaths {
   std::array<Whole, size_t(kWhole)> whole_;         // by microbatches
   std::array<Part, kSpans + 1> parts_{};
   std::array<Counts, kSpans> fetch_;  // kFetch
-  bool many_ = false;                 // uses of weights in a pass, beside those that are gathered ahead
+  bool many_ = false;                 // a pass uses more units than are gathered ahead
   std::array<Counts, 2> lane_{};      // split or not
   std::array<std::array<Way, kFetch>, kSpans + 1> ways_;
   std::array<Tried, kSpans + 1> tried_;
-  struct Known {  // of the last prices
+  struct Known {  // at the previous prices
     uint64_t number = 0;
     Prices prices;
     std::vector<Live> live;

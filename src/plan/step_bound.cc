@@ -19,7 +19,7 @@ struct StepBound::Impl {
   int64_t seq = 0;
   std::string cut;
 
-  std::vector<Layers> classes;  // of stages and of whole ranks
+  std::vector<Layers> classes;  // stages and whole ranks
   // The stages of a division: each stage's class, and those of ranks, each once.
   struct Cut {
     std::vector<int> of_stage, ranks;

@@ -50,8 +50,8 @@ class StepBound {
   // At most the replayed step. exact: the longest paths at these very prices are looked for; else those of
   // similar prices may do, which are found already.
   BoundParts of(const BoundCase&, bool exact);
-  // Nanoseconds that no layout with these passes takes less than, at once: the passes of a rank, behind the
-  // first forward pass through the stages before. Of the case, collectives among replicas are not read.
+  // Returns a rougher bound at once: a rank's passes after the first forward pass through the earlier stages.
+  // Does not read collectives among replicas.
   double least(const BoundCase&);
 
  private:
