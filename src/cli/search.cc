@@ -437,8 +437,11 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   require_precision(q, values.precision);
   if (run) refuse_types(q, run->precision, asked), run = q.run;
   set_types(q, q.run->precision);
-  q.keys.ep_buffer = q.run->layout.ep_buffer;
-  q.keys.ep_load = with_expected_load(*q.run).layout.ep_load;
+  q.keys = searched_keys(with_expected_load(*q.run).layout);
+  if (q.run->optimizer.name != "adamw")
+    say("note: optimizer.name = \"{}\": the search prices AdamW's update; plan prices a layout with the "
+        "run's own\n",
+        q.run->optimizer.name);
   set_sizes(q, o, subject);
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);

@@ -1,6 +1,9 @@
 #include "cli/simulate_run.h"
 
+#include <fmt/ranges.h>
+
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "base/counted.h"
@@ -19,11 +22,15 @@
 #include "plan/recompute.h"
 #include "plan/scaled_run.h"
 #include "plan/score_catalog.h"
+#include "plan/searched_step.h"
+#include "plan/speeds.h"
+#include "runtime/composed_booking.h"
 #include "sim/failure.h"
 #include "sim/markup.h"
 #include "sim/world_report.h"
 #include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
+#include "spec/supported.h"
 #include "spec/toml.h"
 #include "trace/chrome_trace.h"
 
@@ -87,6 +94,9 @@ struct Subject {
   ClusterSpec cluster;                                // of a booked one
   double step_flops = 0, peak_flops = 0, memory = 0;  // of the model; of a device
   double price_per_hour = 0, mtbf_hours = 0;
+  bool own_run = false;  // a layout that this program trains
+  double of_bound = 1;   // factor on the prices of a booked step
+  int64_t beside = 0;    // bytes that drivers and libraries have
 };
 
 std::string layout_text(const RunSpec& run) {
@@ -101,20 +111,18 @@ std::string layout_text(const RunSpec& run) {
                             run.data.seq_len, l.zero, l.recompute);
 }
 
-// Few ranks of a layout that this program runs, on a machine that a cluster file describes.
-bool can_be_booked(const SimulateRunRequest& q, const RunSpec& run) {
-  if (q.closed_form || q.run.file.empty() || run.world() > kMostBookedRanks) return false;
-  if (!q.cluster.empty() && !q.cluster.ends_with(".toml")) return false;
-  if (!q.software.empty() || !q.site.empty() || !q.constants.empty()) return false;
-  try {
-    refuse_unsupported(run);
-  } catch (const Error&) {
-    return false;
-  }
-  return true;
+bool runs_here(const RunSpec& run) {
+  return problems_of(run).empty() && unsupported_of(run).empty();
 }
 
-void book(const SimulateRunRequest& q, Subject& s) {
+// A layout that this program runs, on a machine that a cluster file describes.
+bool is_own_run(const SimulateRunRequest& q, const RunSpec& run) {
+  if (q.closed_form || q.run.file.empty()) return false;
+  if (!q.cluster.empty() && !q.cluster.ends_with(".toml")) return false;
+  return q.software.empty() && q.site.empty() && q.constants.empty() && runs_here(run);
+}
+
+void resolve_own_run(const SimulateRunRequest& q, Subject& s) {
   if (!q.cluster.empty()) s.run.cluster.file = q.cluster;
   s.cluster = cluster_of(s.run);
   s.note = too_few_devices(s.run, s.cluster);
@@ -122,14 +130,48 @@ void book(const SimulateRunRequest& q, Subject& s) {
   find_own_schedule(s.run, s.cluster);
   s.run = choose_recompute(s.run, s.cluster, rank_threads_of(s.run));
   q.routing.give_to(s.run);
+  s.price_per_hour = device_of(s.cluster, s.run.precision.compute, s.run.world()).price_per_hour;
+  s.mtbf_hours = s.cluster.mtbf_hours;
+}
+
+// GPUs without measured kernels, as `plan` decides: both print the step that the search replays, or the bound
+// at the efficiency of the nearest step that the search has.
+bool price_as_searched(const SimulateRunRequest& q, Subject& s) {
+  if (q.by_op || s.run.train.device != "cuda" || !has_own_devices(s.cluster) ||
+      calibration_of(s.run, s.cluster))
+    return false;
+  const std::optional<NearestStep> n = nearest_step(s.run, s.cluster);
+  if (n && !n->without.empty()) {
+    s.of_bound = n->of_bound();
+    s.priced = fmt::format(
+        "op by op from the tapes that its ranks will issue, at peak rates x {:.2f}, as without {}",
+        s.of_bound, fmt::join(n->without, ", "));
+    return false;
+  }
+  if (n) s.scaled = searched_run(s.run, s.cluster);
+  if (!s.scaled) return false;
+  s.device = s.cluster.name;
+  s.priced = "layer by layer, as search and plan price trireme's own runs";
+  if (q.share_links) s.priced += "; links are shared";
+  s.step_flops = step_flops(step_case_of(*s.scaled), false);
+  s.peak_flops = s.scaled->figures.bf16;
+  s.memory = s.scaled->figures.memory;
+  s.beside = int64_t(beside_bytes(s.run));
+  return true;
+}
+
+void book(const SimulateRunRequest& q, Subject& s) {
+  if (s.run.world() > kMostBookedRanks)
+    bad_request("{} ranks: op by op at most {} are priced; {}", s.run.world(), kMostBookedRanks,
+                q.by_op ? "leave --by-op out" : "--closed-form prices more, layer by layer");
   if (q.share_links)
     bad_request("--share-links: a run that is booked here is priced alone; right is with --closed-form");
-  s.device = s.cluster.name, s.priced = "op by op from the tapes that its ranks will issue, at the roof";
+  s.device = s.cluster.name;
+  if (s.priced.empty()) s.priced = "op by op from the tapes that its ranks will issue, at peak rates";
+  s.beside = int64_t(beside_bytes(s.run));
   s.step_flops = train_flops_per_token(s.run.model, s.run.data.seq_len) * double(s.run.tokens_per_step());
   s.peak_flops = s.cluster.peak_flops(s.run.precision.compute);
   s.memory = double(s.cluster.memory_bytes) / double(ranks_on_device(s.run, s.cluster));
-  s.price_per_hour = device_of(s.cluster, s.run.precision.compute, s.run.world()).price_per_hour;
-  s.mtbf_hours = s.cluster.mtbf_hours;
   if (s.peak_flops == 0 && s.cluster.memory_bandwidth == 0)
     bad_request(
         "{}: no peaks are known of it, so ops have no price; right is a cluster file with peak and "
@@ -148,12 +190,9 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   const bool host = s.run.layout.offload_to == "host";
   scaled.offload = host ? device.host : device.disk, scaled.offload_each_way = host;
   scaled.by.device = device.name, scaled.by.software = q.software, scaled.by.site = q.site;
-  if (q.own && !q.software.empty())
-    bad_request("--own: what overlaps is trireme's or that of --software {}; give one of the two",
-                q.software);
-  scaled.own = q.own;
+  scaled.own = q.software.empty();
   if (!q.constants.empty()) price_by_own(scaled.by, read_text(q.constants), q.constants);
-  const std::string by = scaled.own ? "trireme's own overlap, as --search has it" : text_of(scaled.by);
+  const std::string by = scaled.own ? "trireme's own overlap, as search has it" : text_of(scaled.by);
   s.device = device.name, s.priced = fmt::format("layer by layer in closed form, with {}; {}",
                                                  by.empty() ? "score's constants" : by, curve_text(device));
   s.note = device.note;
@@ -175,13 +214,16 @@ Subject subject_of(const SimulateRunRequest& q) {
   if (!s.run.batch.ramp.empty())
     say("note: batch.ramp: {}; a step of {} sequences is simulated\n", ramp_text(s.run.batch),
         s.run.batch.global);
-  if (can_be_booked(q, s.run))
-    book(q, s);
-  else if (!q.routing.file.empty())
-    bad_request("--routing: {}; rows are booked rank by rank, of a RUN of up to {} ranks on a cluster file",
-                q.routing.file, kMostBookedRanks);
-  else
+  s.own_run = is_own_run(q, s.run);
+  if (s.own_run) {
+    resolve_own_run(q, s);
+    if (!price_as_searched(q, s)) book(q, s);
+  } else if (!q.routing.file.empty() || q.by_op) {
+    bad_request("{}; rows are booked rank by rank, of a RUN of up to {} ranks on a cluster file",
+                q.by_op ? "--by-op" : "--routing: " + q.routing.file, kMostBookedRanks);
+  } else {
     price_in_closed_form(q, s, std::move(scaled));
+  }
   s.title = fmt::format("{} on {} {}: {}", q.model.empty() ? q.run.file : q.model, s.run.world(), s.device,
                         layout_text(s.run));
   if (q.run.file.empty()) tell_unnamed(s.run, sets_of(q));
@@ -220,18 +262,34 @@ class SlowBooking {
   std::optional<Progress> bar_;
 };
 
+// Sets the bytes that `plan` prints: the arena's and the drivers'.
+void set_booked_bytes(const Subject& s, std::vector<StepRow>& rows) {
+  if (!composes(s.run)) return;
+  const Schedule schedule = schedule_of(s.run);
+  LayerTapes tapes;
+  const ComposedRun composed(s.run, schedule, rank_threads_of(s.run), s.cluster, tapes);
+  std::map<int, int64_t> known;  // by pipeline rank
+  for (StepRow& r : rows) {
+    const auto [it, fresh] = known.try_emplace(r.pp);
+    if (fresh) it->second = composed.placed(r.pp).arena_bytes;
+    r.peak = it->second + s.beside;
+  }
+}
+
 Outcome simulated(const SimulateRunRequest& q, const Subject& s, const Disturbance& d) {
   if (s.scaled) {
     World w = world_of(*s.scaled);
     w.disturbed = d, w.share_links = q.share_links;
     WorldReplay all = replay_world(w, q.all_ranks);
     std::vector<StepRow> rows = rows_of(w, all);
+    if (s.own_run) set_booked_bytes(s, rows);
     return {std::move(rows), all.tapes,   std::move(all.replay), all.class_of,
             all.pieces,      all.seconds, q.all_ranks,           all.owned};
   }
   SlowBooking booking;
-  auto step = std::make_shared<BookedStep>(
-      booked_step(s.run, schedule_of(s.run), s.cluster, rank_threads_of(s.run), d, std::ref(booking)));
+  auto step = std::make_shared<BookedStep>(booked_step(
+      s.run, schedule_of(s.run), s.cluster, rank_threads_of(s.run), d, std::ref(booking), s.of_bound));
+  if (s.own_run && has_own_devices(s.cluster)) set_booked_bytes(s, step->rows);
   return {step->rows, step->ranks, step->replay, step->class_of, step->pieces, step->seconds, true, step};
 }
 
@@ -447,9 +505,9 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
                 "transfers of a rank that are under way at once share its links (closed form)");
   auto* const closed = verb.add_flag("--closed-form", closed_form,
                                      "prices in closed form, also where the run can be booked here");
-  verb.add_flag("--own", own,
-                "as trireme itself overlaps, which is what search prices; else as published software does")
-      ->needs(closed);
+  verb.add_flag("--by-op", by_op,
+                "each rank's ops and collectives, one by one, at the devices' peaks or measured rates")
+      ->excludes(closed);
   verb.add_option("--trace", trace, "file for the timeline (chrome://tracing, Perfetto, trireme inspect)");
   verb.add_option("--trace-ranks", trace_ranks, "of these ranks: 0,3 (default: one of each group)")
       ->delimiter(',')

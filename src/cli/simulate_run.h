@@ -15,7 +15,7 @@ struct SimulateRunRequest {
   std::vector<int> trace_ranks;
   int columns = 100;
   double save_s = -1, restart_s = 600;  // -1: derived
-  bool all_ranks = false, closed_form = false, own = false, share_links = false;
+  bool all_ranks = false, closed_form = false, by_op = false, share_links = false;
   std::string svg, html;                    // set by the verb, with run.json
   std::vector<const CLI::Option*> details;  // which say more of a run
   // The options that it has beside the verb's own; returns those that ask for it.

@@ -71,7 +71,7 @@ bool runs(const RunSpec& run, const SearchRequest& q, const SearchLayout& l) {
 }  // namespace
 
 void find_alternatives(Forecast& f, const RunSpec& run, const ClusterSpec& cluster) {
-  if (!f.closed_form || !f.fits || run.lora.active()) return;
+  if (!f.closed_form || !f.fits || !f.without.empty()) return;
   SubjectDevice d = device_of(cluster, "bf16", run.world());
   complete_figures(d, run.world(), "cluster.file");
   const SearchRequest q = search_request_of(run, d);

@@ -112,9 +112,9 @@ std::vector<MemoryPoint> memory_of(const RankTape& t, const RankReplay& r) {
 }
 
 BookedStep booked_step(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
-                       const Disturbance& disturbed, const BookingProgress& progress) {
+                       const Disturbance& disturbed, const BookingProgress& progress, double of_bound) {
   if (run.layout.ep_load.untrained)
-    return booked_step(with_expected_load(run), schedule, cluster, threads, disturbed, progress);
+    return booked_step(with_expected_load(run), schedule, cluster, threads, disturbed, progress, of_bound);
   if (run.world() > kMostBookedRanks)
     bad_request("{} ranks are too many to record each; right is at most {}", run.world(), kMostBookedRanks);
   const BookedPaces paces(disturbed, forecast_links(run, cluster), run.world());
@@ -122,6 +122,9 @@ BookedStep booked_step(const RunSpec& run, const Schedule& schedule, const Clust
   for (int r = 0; r < int(run.world()); r++) {
     s.tapes.push_back(record_training(run, schedule, threads, r, cluster));
     s.prices.push_back(price(s.tapes.back(), cluster, run));
+    for (Price& p : s.prices.back())
+      for (int64_t* t : {&p.before, &p.time})
+        if (of_bound != 1) *t = std::llround(double(*t) * of_bound);
     disturb(s.tapes.back(), paces, s.prices.back());
     if (progress) progress(r + 1, run.world());
   }

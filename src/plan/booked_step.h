@@ -24,10 +24,11 @@ struct BookedStep {
 };
 // Errors (request): more ranks than kMostBookedRanks, ranks and nodes that the world does not have.
 //
+// of_bound: every price is multiplied by it.
 // progress: told how many ranks are recorded, which takes nearly all of the time.
 using BookingProgress = std::function<void(int64_t done, int64_t all)>;
 BookedStep booked_step(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const Disturbance&,
-                       const BookingProgress& progress = {});
+                       const BookingProgress& progress = {}, double of_bound = 1);
 
 // What the ledger holds when each piece of compute begins.
 std::vector<MemoryPoint> memory_of(const RankTape&, const RankReplay&);

@@ -65,22 +65,21 @@ void price_step(Forecast& f, const RunSpec& run, const Schedule& schedule, const
 // GPUs without measured kernels take the search's forecast, so that one layout has one step time.
 void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& cluster) {
   if (f.expected || run.train.device != "cuda" || !has_own_devices(cluster)) return;
-  RunSpec whole = run;
-  whole.lora = {};
-  const std::optional<SearchedStep> s = searched_step(whole, cluster);
-  if (!s) return;
-  if (run.lora
-          .active()) {  // the replay's bound of the adapters' step, at the efficiency of all weights' step
-    const double bound_s = f.roof_s;
-    f.step_s = bound_s * s->step_s / s->roof_s;
-    f.low_s = bound_s * s->interval.low / s->roof_s;
-    f.high_s = bound_s * s->interval.high / s->roof_s;
+  const std::optional<NearestStep> n = nearest_step(run, cluster);
+  if (!n) return;
+  const SearchedStep& s = n->step;
+  f.without = n->without;
+  if (f.without.empty()) {
+    f.step_s = s.step_s;
+    f.low_s = s.interval.low;
+    f.high_s = s.interval.high;
+    f.roof_s = s.roof_s;
+    f.tolls = s.tolls;
   } else {
-    f.step_s = s->step_s;
-    f.low_s = s->interval.low;
-    f.high_s = s->interval.high;
-    f.roof_s = s->roof_s;
-    f.tolls = s->tolls;
+    const double scale = f.roof_s / s.roof_s;
+    f.step_s = scale * s.step_s;
+    f.low_s = scale * s.interval.low;
+    f.high_s = scale * s.interval.high;
   }
   f.expected = f.closed_form = true;
 }

@@ -79,6 +79,9 @@ struct Forecast {
   bool expected = false;
   // step_s is priced and replayed as the search does it (plan/searched_step.h). `time` is the bound's.
   bool closed_form = false;
+  // Then: settings that the search does not know. step_s is the bound at the efficiency of the step without
+  // them.
+  std::vector<std::string> without;
   double low_s = 0, high_s = 0;  // then: the interval that 80 of 100 published runs are in
   std::vector<std::pair<std::string, double>> tolls;  // then: shares of the step, largest first
   double unmeasured_s = 0;     // rank 0's ops in step_s that no measurement covers, at peak rates

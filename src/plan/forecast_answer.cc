@@ -1,4 +1,6 @@
 // The answer of `plan` on one screen.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -49,6 +51,8 @@ std::string step_lines(const RunSpec& run, const Forecast& f) {
       s += fmt::format(", {} to {} in 80 of 100 runs", seconds_text(f.low_s), seconds_text(f.high_s));
     s += fmt::format(" [bound {}]", seconds_text(f.roof_s));
   }
+  if (!f.without.empty())
+    s += fmt::format(" x {:.2f}, as without {}", f.step_s / f.roof_s, fmt::join(f.without, ", "));
   for (const Slowed& by : f.slowed) s += fmt::format(", x {:.3f} by {}", by.times, by.by);
   if (!f.expected && f.slowed.empty())
     s += fmt::format("; expected is not known: no kernels measured in {} with {} a machine",

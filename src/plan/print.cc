@@ -43,11 +43,6 @@ std::string whose(const RunSpec& run, const Forecast& f) {
                      mesh_of(run.layout).coord(rank, Axis::pp));
 }
 
-// What drivers and libraries (NCCL) hold beside a run on a GPU: no bucket's, so no byte of it is known
-// beforehand; a mean of published runs, which a search counts too.
-double beside_bytes(const RunSpec& run) {
-  return run.train.device == "cuda" ? constants_of({})[size_t(Fit::base)] : 0;
-}
 std::string beside_text(const RunSpec& run, const Forecast& f) {
   const auto beside = int64_t(beside_bytes(run));
   if (beside == 0 || !f.fits) return "";
@@ -320,6 +315,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["roof_s"] = f.roof_s;
   j["expected"] = f.expected;
   j["closed_form"] = f.closed_form;
+  if (!f.without.empty()) j["priced_without"] = f.without;
   if (f.closed_form) j["step_low_s"] = f.low_s;
   if (f.closed_form) j["step_high_s"] = f.high_s;
   j["unmeasured_s"] = f.unmeasured_s;

@@ -244,6 +244,10 @@ std::string text_of(const PricedBy& by) {
   return s;
 }
 
+double beside_bytes(const RunSpec& run) {
+  return run.train.device == "cuda" ? constants_of({})[size_t(Fit::base)] : 0;
+}
+
 FitValues own_constants(FitValues f) {
   for (const Fit x : {Fit::tp, Fit::pp, Fit::cp, Fit::ep, Fit::ep_far, Fit::dp}) f[size_t(x)] = 1;
   return f;

@@ -54,6 +54,9 @@ FitValues constants_of(const PricedBy&);
 FitValues own_constants(FitValues);
 // The same with every kernel at the device's peak, no launches and no slow nodes: a step takes no less.
 FitValues constants_at_the_roof(FitValues);
+// Bytes that drivers and libraries (NCCL) hold on a run's GPU: a mean of published runs, which a search
+// counts too. No bucket has them. 0 on CPUs.
+double beside_bytes(const RunSpec&);
 
 // Undisturbed.
 World world_of(const ScaledRun&);

@@ -3,6 +3,20 @@
 
 namespace trireme {
 
+LayoutSpec searched_keys(const LayoutSpec& l) {
+  LayoutSpec keys;
+  keys.sequence = true;
+  keys.prefetch = l.prefetch;
+  keys.bucket_mb = l.bucket_mb;
+  keys.cp_overlap = l.cp_overlap;
+  keys.reshard_after_forward = l.reshard_after_forward;
+  keys.reshard_last = l.reshard_last;
+  keys.cut = l.cut;
+  keys.ep_buffer = l.ep_buffer;
+  keys.ep_load = l.ep_load;
+  return keys;
+}
+
 RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
   LayoutSpec& o = run.layout;
   o.tp = l.tp;
@@ -23,15 +37,9 @@ RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
   o.recompute_tensors = LayoutSpec().recompute_tensors, o.recompute_rest = {};
   o.recompute_blocks = o.recompute_limit = 0;
   o.recompute_shard = false;
-  // The closed form prices these at their defaults.
-  const LayoutSpec plain;
-  o.prefetch = plain.prefetch;
-  o.cp_overlap = plain.cp_overlap;
-  o.tp_chunks = plain.tp_chunks;
-  o.interleave = plain.interleave;
-  o.reshard_after_forward = plain.reshard_after_forward;
-  o.reshard_last = plain.reshard_last;
-  o.cut = plain.cut;
+  // The bound knows these at their defaults alone.
+  o.tp_chunks = LayoutSpec().tp_chunks;
+  o.interleave = LayoutSpec().interleave;
   o.offload = l.offload ? "state" : "none";
   o.offload_to = l.offload && to_host ? "host" : LayoutSpec().offload_to;
   if (!l.offload || to_host) o.offload_dir.clear();

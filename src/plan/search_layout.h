@@ -36,6 +36,8 @@ struct SearchLayout {
 // "tp 8 pp 4 dp 2, zero 1, interleaved x5, micro 1 (64 microbatches), recompute full"
 std::string text_of(const SearchLayout&);
 std::string division_text(const SearchLayout&);  // "tp 8 pp 4 dp 2"
+// The keys of a run's [layout] that the search takes unchanged: all its layouts have them.
+LayoutSpec searched_keys(const LayoutSpec&);
 // layout.order of it.
 std::string_view order_of(Nearest);
 // The name as SearchLayout::schedule has it; nothing: the search has no such schedule.

@@ -48,8 +48,7 @@ SearchRequest search_request_of(const RunSpec& run, const SubjectDevice& d) {
   q.score_fits = constants_of({.device = d.name, .software = "", .site = "", .own = nullptr, .file = ""});
   q.fits = own_constants(*q.score_fits);
   q.own = true;
-  q.keys.ep_buffer = run.layout.ep_buffer;
-  q.keys.ep_load = with_expected_load(run).layout.ep_load;
+  q.keys = searched_keys(with_expected_load(run).layout);
   set_types(q, run.precision);
   set_offload(q, &run, d);
   return q;
@@ -89,32 +88,74 @@ void set_interval(SearchRequest& q, bool known_software) {
   q.high = p.high;
 }
 
+namespace {
+
+ScaledRun scaled_run(const SearchRequest& q, const PricedBy& by, const RunSpec& run) {
+  return {.run = run,
+          .window = q.window,
+          .window_share = q.window_share,
+          .expert_bias = q.expert_bias,
+          .figures = q.figures,
+          .by = by,
+          .own = q.own,
+          .offload = q.disk,
+          .offload_each_way = q.disk_each_way};
+}
+
+// A run in the search's terms.
+struct SearchedRun {
+  SearchRequest request;
+  SearchLayout layout;
+  PricedBy by;
+};
+// Nothing: the search has no such layout. Throws bad_request naming what closed forms do not know.
+std::optional<SearchedRun> in_terms_of_search(const RunSpec& run, const ClusterSpec& cluster) {
+  SubjectDevice d = device_of(cluster, "bf16", run.world());
+  complete_figures(d, run.world(), "cluster.file");
+  SearchRequest q = search_request_of(run, d);
+  step_case_of({.run = run, .figures = d.figures, .by = {}, .own = true, .offload = q.disk});
+  const std::optional<SearchLayout> l = layout_of(run);
+  if (!l) return std::nullopt;
+  q.keys = with_expected_load(run).layout;
+  return SearchedRun{std::move(q), *l, {.device = d.name}};
+}
+
+// The result of f(); nothing if it throws bad_request.
+template <class F>
+auto if_known(const F& f) -> decltype(f()) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    if (e.fault != Fault::request) throw;
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
 StepTotals replayed_step(const SearchRequest& q, const PricedBy& by, const RunSpec& run) {
-  return step_totals(world_of({.run = run,
-                               .window = q.window,
-                               .window_share = q.window_share,
-                               .expert_bias = q.expert_bias,
-                               .figures = q.figures,
-                               .by = by,
-                               .own = q.own,
-                               .offload = q.disk,
-                               .offload_each_way = q.disk_each_way}));
+  return step_totals(world_of(scaled_run(q, by, run)));
+}
+
+std::optional<ScaledRun> searched_run(const RunSpec& run, const ClusterSpec& cluster) {
+  return if_known([&]() -> std::optional<ScaledRun> {
+    const std::optional<SearchedRun> s = in_terms_of_search(run, cluster);
+    if (!s) return std::nullopt;
+    ScaledRun scaled = scaled_run(s->request, s->by, run);
+    world_of(scaled);  // it refuses by name what it does not know
+    return scaled;
+  });
 }
 
 std::optional<SearchedStep> searched_step(const RunSpec& run, const ClusterSpec& cluster) {
-  try {
-    SubjectDevice d = device_of(cluster, "bf16", run.world());
-    complete_figures(d, run.world(), "cluster.file");
-    SearchRequest q = search_request_of(run, d);
-    // It refuses by name what closed forms do not know.
-    step_case_of({.run = run, .figures = d.figures, .by = {}, .own = true, .offload = q.disk});
-    const std::optional<SearchLayout> l = layout_of(run);
-    if (!l) return std::nullopt;
-    q.keys = with_expected_load(run).layout;
-    const Priced p = price_layout(q, *l);
+  return if_known([&]() -> std::optional<SearchedStep> {
+    std::optional<SearchedRun> known = in_terms_of_search(run, cluster);
+    if (!known) return std::nullopt;
+    SearchRequest& q = known->request;
+    const Priced p = price_layout(q, known->layout);
     SearchedStep s{.step_s = p.time.total, .closed_s = p.time.total};
     try {
-      s.step_s = double(replayed_step(q, {.device = d.name}, run).makespan) * 1e-9;
+      s.step_s = double(replayed_step(q, known->by, run).makespan) * 1e-9;
     } catch (const Error& e) {
       if (e.fault != Fault::request) throw;
     }
@@ -122,12 +163,39 @@ std::optional<SearchedStep> searched_step(const RunSpec& run, const ClusterSpec&
     s.interval = interval_of(q, p, s.step_s);
     for (const auto& [name, seconds] : tolls_of(p.time)) s.tolls.emplace_back(name, seconds / p.time.total);
     q.fits = constants_at_the_roof(q.fits);
-    s.roof_s = std::min(price_layout(q, *l).time.total, s.step_s);
+    s.roof_s = std::min(price_layout(q, known->layout).time.total, s.step_s);
     return s;
-  } catch (const Error& e) {
-    if (e.fault != Fault::request) throw;
-    return std::nullopt;
-  }
+  });
+}
+
+std::optional<NearestStep> nearest_step(const RunSpec& run, const ClusterSpec& cluster) {
+  if (std::optional<SearchedStep> s = searched_step(run, cluster); s && !run.lora.active())
+    return NearestStep{std::move(*s), {}};
+  NearestStep n;
+  RunSpec known = run;
+  const auto reset = [&](std::string_view key, auto& value, const auto& to) {
+    if (value == to) return;
+    value = to;
+    n.without.emplace_back(key);
+  };
+  const RunSpec plain;
+  LayoutSpec& l = known.layout;
+  if (run.lora.active()) known.lora = {}, n.without.emplace_back("lora");
+  reset("optimizer.name", known.optimizer.name, plain.optimizer.name);
+  reset("optimizer.post_validation", known.optimizer.post_validation, "off");
+  if (run.known_routing.rows) known.known_routing = {}, n.without.emplace_back("--routing");
+  reset("layout.recompute_blocks", l.recompute_blocks, plain.layout.recompute_blocks);
+  if (l.recompute == "selective")
+    reset("layout.recompute_tensors", l.recompute_tensors, plain.layout.recompute_tensors);
+  reset("layout.recompute_shard", l.recompute_shard, false);
+  reset("layout.tp_chunks", l.tp_chunks, int64_t(1));
+  if (l.cp > 1) reset("layout.cp_method", l.cp_method, "ring");
+  if (l.offloads_inputs()) reset("layout.offload", l.offload, l.offloads_state() ? "state" : "none");
+  if (n.without.empty()) return std::nullopt;
+  std::optional<SearchedStep> s = searched_step(known, cluster);
+  if (!s) return std::nullopt;
+  n.step = std::move(*s);
+  return n;
 }
 
 }  // namespace trireme

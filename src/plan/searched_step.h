@@ -39,8 +39,20 @@ struct SearchedStep {
   StepInterval interval;
   std::vector<std::pair<std::string, double>> tolls;  // shares of closed_s, largest first
 };
+// The inputs of replayed_step() for this resolved run. Nothing: as searched_step().
+std::optional<ScaledRun> searched_run(const RunSpec&, const ClusterSpec&);
 // The step that the search forecasts for this resolved run. Nothing: it does not know the run, or the cluster
 // lacks a figure.
 std::optional<SearchedStep> searched_step(const RunSpec&, const ClusterSpec&);
+
+// The step that the search forecasts for the run without the settings that the search does not know.
+struct NearestStep {
+  SearchedStep step;
+  std::vector<std::string> without;  // "optimizer.name"; empty: the search knows the whole run
+  // An unknown setting's step is its bound times this.
+  double of_bound() const { return step.step_s / step.roof_s; }
+};
+// Nothing: as searched_step(), of that run.
+std::optional<NearestStep> nearest_step(const RunSpec&, const ClusterSpec&);
 
 }  // namespace trireme

@@ -6,14 +6,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <sstream>
 
 #include "base/json.h"
+#include "base/rng.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_writer.h"
 #include "data/token_shard.h"
 #include "process.h"
+#include "sanitized.h"
 #include "source_dir.h"
 #include "spec/hf_config.h"
 #include "spec/run_schedule.h"
@@ -129,6 +132,146 @@ TEST(Agree, PlanAndTrainOnEveryByteAndEveryFlop) {
       best.erase("alternatives");  // the plan has them alone
       EXPECT_EQ(forecast["best"], best);
     }
+}
+
+// A drawn run of GPUs and one key of it.
+class DrawnKey {
+ public:
+  explicit DrawnKey(uint64_t draw) : key_(rng_key(43, draw, "keys")) {
+    const std::string arch = one_of({"llama", "gpt2", "mixtral"});
+    const int64_t pp = one_of_numbers({1, 1, 2, 4}), tp = one_of_numbers({1, 2}),
+                  cp = one_of_numbers({1, 1, 2});
+    const int64_t dp = one_of_numbers({2, 4}), micro = one_of_numbers({1, 2});
+    const int64_t ep = arch == "mixtral" ? one_of_numbers({1, 2}) : 1;
+    text_ = fmt::format(
+        "[model]\narch = \"{}\"\nlayers = 8\nhidden = 512\nheads = 8\nkv_heads = {}\nffn = 1536\nvocab = "
+        "4096\n{}"
+        "[data]\nseq_len = 512\n[precision]\ncompute = \"bf16\"\n"
+        "[train]\ndevice = \"cuda\"\ncomm = \"nccl\"\nsum_order = \"auto\"\ndir = \"x\"\n"
+        "[cluster]\nfile = \"{}\"\n[batch]\nglobal = {}\nmicro = {}\n"
+        "[layout]\ntp = {}\npp = {}\ncp = {}\ndp = {}\nep = {}\nsequence = {}\nzero = {}\nrecompute = "
+        "\"{}\"\n",
+        arch, arch == "gpt2" ? 8 : 4,
+        arch == "mixtral" ? "experts = 4\nexperts_per_token = 2\nmoe_ffn = 512\n" : "",
+        one_of({"h100-p5", "h100-sxm-8", "gb200-nvl72", "mi300x-8"}), dp * micro * pp * 2, micro, tp, pp, cp,
+        dp, ep, tp > 1, one_of_numbers({0, 1, 2, 3}), one_of({"none", "selective", "full"}));
+    text_ +=
+        fmt::format("schedule = \"{}\"\n", pp == 1 ? "1f1b" : one_of({"1f1b", "gpipe", "zb-h1", "zb-h2"}));
+    change_ = one_of({"layout.zero=2",
+                      "layout.zero=3",
+                      "layout.prefetch=3",
+                      "layout.reshard_after_forward=false",
+                      "layout.reshard_last=false",
+                      "layout.bucket_mb=1",
+                      "layout.recompute=full",
+                      "layout.recompute=selective",
+                      "layout.offload=state",
+                      "layout.cut=even",
+                      "precision.reduce=f32",
+                      "precision.grads=f32",
+                      "precision.moments=bf16",
+                      "batch.micro=1",
+                      "layout.order=pp tp cp dp",
+                      "layout.cp_overlap=false",
+                      "layout.ep_buffer=4",
+                      "layout.ep_load=2",
+                      "optimizer.name=muon",
+                      "layout.schedule=zb-h1"});
+  }
+  const std::string& text() const { return text_; }
+  const std::string& change() const { return change_; }
+
+ private:
+  std::string one_of(std::vector<std::string> all) { return all[below(key_, at_++, all.size())]; }
+  int64_t one_of_numbers(std::vector<int64_t> all) { return all[below(key_, at_++, all.size())]; }
+  uint64_t key_, at_ = 0;
+  std::string text_, change_;
+};
+
+struct Said {
+  double step_s = 0;
+  int64_t bytes = 0;  // the arena's
+};
+void expect_alike(const Said& a, const Said& b) {
+  EXPECT_NEAR(a.step_s / b.step_s, 1, 0.01);
+  EXPECT_EQ(a.bytes, b.bytes);
+}
+std::vector<std::string> with(std::vector<std::string> args, const std::vector<std::string>& more) {
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+// Nothing: the run is refused.
+std::optional<Said> planned_and_simulated(const fs::path& home, const fs::path& file,
+                                          const std::vector<std::string>& sets) {
+  const Ran planned = trireme(home, with({"plan", file.string(), "--json"}, sets));
+  if (planned.code == 2) return std::nullopt;
+  const json plan = json_of(planned)["best"];
+  const json simulated = json_of(trireme(home, with({"simulate", file.string(), "--json"}, sets)));
+  int64_t most = 0;
+  for (const json& g : simulated["groups"]) most = std::max(most, g["peak_bytes"].get<int64_t>());
+  const Said s{plan["step_s"].get<double>(), plan["memory"]["arena"].get<int64_t>()};
+  EXPECT_TRUE(plan["expected"].get<bool>()) << plan;
+  expect_alike({simulated["step_s"].get<double>(), most - plan["beside_bytes"].get<int64_t>()}, s);
+  return s;
+}
+// Of the search among layouts of this division, schedule and recomputation; writes its run file. Nothing:
+// there are none.
+std::optional<Said> searched(const fs::path& home, const fs::path& file, const std::vector<std::string>& sets,
+                             const fs::path& out) {
+  RunSpec run = load_run(file.string(), {});
+  std::vector<std::string> args = {
+      "search", file.string(), "--json", "--out", out.string(), "--gpus", std::to_string(run.world())};
+  for (const std::string& set : sets)
+    if (set != "--set") run = parse_run(save_run(run), "test", std::vector<std::string>{set});
+  const LayoutSpec& l = run.layout;
+  for (const std::string& key :
+       {fmt::format("tp={}", l.tp), fmt::format("pp={}", l.pp), fmt::format("cp={}", l.cp),
+        fmt::format("ep={}", l.ep), fmt::format("zero={}", l.zero), fmt::format("micro={}", run.batch.micro),
+        fmt::format("schedule={}", l.pp > 1 ? l.schedule : "1f1b"), fmt::format("recompute={}", l.recompute)})
+    args = with(args, {"--require", key});
+  const Ran ran = trireme(home, with(args, sets));
+  if (ran.code == 2) return std::nullopt;
+  const json found = json_of(ran);
+  EXPECT_TRUE(found["best"]["replayed"].get<bool>()) << ran.out;
+  Said s{found["best"]["step_s"].get<double>(), 0};
+  for (const json& c : found["confirmed"]["layouts"])
+    if (c["layout"] == found["best"]["layout"]) s.bytes = c["booked_bytes"].get<int64_t>();
+  return s;
+}
+
+// One layout has one step time and one size, whatever key is changed: in plan and simulate, and in the search
+// and its run file. The search keeps the keys that it does not vary.
+TEST(Agree, ADrawnKeyMovesSearchPlanAndSimulateAlike) {
+  int compared = 0;
+  const int draws = test::one_of(24, 2);
+  for (int i = 0; i < draws; i++) {
+    TempFolder tmp;
+    const DrawnKey drawn{uint64_t(i)};
+    put_file(tmp / "run.toml", drawn.text());
+    for (const std::vector<std::string>& sets :
+         {std::vector<std::string>{}, std::vector<std::string>{"--set", drawn.change()}}) {
+      SCOPED_TRACE(drawn.text() + (sets.empty() ? "" : drawn.change()));
+      if (!planned_and_simulated(tmp.path(), tmp / "run.toml", sets)) continue;
+      compared++;
+      if (!sets.empty() && drawn.change() == "optimizer.name=muon") continue;  // the search prices AdamW's
+      const fs::path file = tmp / "found.toml";
+      const std::optional<Said> found = searched(tmp.path(), tmp / "run.toml", sets, file);
+      if (!found) continue;
+      const std::optional<Said> again = planned_and_simulated(tmp.path(), file, {});
+      ASSERT_TRUE(again);
+      expect_alike(*again, *found);
+      const LayoutSpec kept = load_run(file.string(), {}).layout;
+      RunSpec run = load_run((tmp / "run.toml").string(), {});
+      if (!sets.empty()) run = parse_run(save_run(run), "test", std::vector<std::string>{drawn.change()});
+      EXPECT_EQ(kept.prefetch, run.layout.prefetch);
+      EXPECT_EQ(kept.bucket_mb, run.layout.bucket_mb);
+      EXPECT_EQ(kept.cut, run.layout.cut);
+      EXPECT_EQ(kept.cp_overlap, run.layout.cp_overlap);
+      EXPECT_EQ(kept.reshard_last, run.layout.reshard_last);
+      EXPECT_EQ(kept.reshard_after_forward, run.layout.reshard_after_forward);
+    }
+  }
+  EXPECT_GT(compared, draws);
 }
 
 // The busiest rank's pairs of attention over the mean, as docs/context_parallel.md has them.
