@@ -214,8 +214,8 @@ std::optional<Said> planned_and_simulated(const fs::path& home, const fs::path& 
   expect_alike({simulated["step_s"].get<double>(), most - plan["beside_bytes"].get<int64_t>()}, s);
   return s;
 }
-// Of the search among layouts of this division, schedule and recomputation; writes its run file. Nothing:
-// there are none.
+// Searches the layouts of this division, schedule and recomputation, and writes the best one's run file.
+// Nothing: there are none.
 std::optional<Said> searched(const fs::path& home, const fs::path& file, const std::vector<std::string>& sets,
                              const fs::path& out) {
   RunSpec run = load_run(file.string(), {});
