@@ -293,6 +293,7 @@ FoundLayouts find_layouts(const SearchOptions& o, SearchRequest& q, const std::o
   FoundLayouts f;
   q.best = std::max(o.best, o.confirm > 0 ? kept_to_confirm(q) : 0);
   if (q.own && !q.bound) q.bound = bound_of(q);  // its paths serve all that follows
+  if (q.own && !q.bytes) q.bytes = bytes_of(q);
   SearchResult& r = f.result;
   if (o.confirm > 0) {
     ConfirmRequest c{.most = o.confirm, .run = run};

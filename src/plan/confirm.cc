@@ -20,16 +20,7 @@ constexpr double kGigaByte = 1e9;
 
 // The run that train would start in this layout.
 RunSpec run_of(const SearchRequest& q, const ConfirmRequest& c, const SearchLayout& l) {
-  RunSpec run = c.run.value_or(RunSpec());
-  if (!c.run) {
-    run.model = q.model, run.model.max_positions = 0, run.data.seq_len = q.seq;
-    if (q.own) run.train.device = "cuda";  // for its scratch: no processor's is on a device that is searched
-    run.precision.compute = "bf16";
-    if (q.numbers == NumberType::fp8) run.precision.fp8 = "current";
-    run.precision.reduce = q.grad_bytes == 2 ? "bf16" : "f32";
-    if (q.grad_stored > 0) run.precision.grads = q.grad_stored == 2 ? "bf16" : "f32";
-  }
-  run.data.seq_len = q.seq, run.model.finish(q.seq);
+  RunSpec run = run_of(q, c.run);
   // A host has memory of its own beside a device of another kind alone.
   if (l.offload && q.disk_each_way && !c.run)
     run.train.device = "cuda", run.train.comm = "nccl", run.train.sum_order = "auto";
@@ -205,7 +196,7 @@ bool learn(SearchRequest& q, const Confirmation& all) {
     });
     if (known == q.held_more.end())
       known = q.held_more.insert(known, {.schedule = l.schedule, .zero = l.zero, .again = l.again});
-    const StepMemory plain = closed_memory(step_case(q, l), q.fits);
+    const StepMemory plain = closed_memory(q, l);
     more |= learn_held(*known, {plain.activations, c.bytes - (plain.total - plain.activations)});
   }
   return more;
@@ -219,7 +210,7 @@ bool learn_booked(SearchRequest& q, const std::vector<Confirmed>& looked_at) {
   for (const Confirmed& c : looked_at) {
     if (!c.refused.empty() || c.fits) continue;
     const SearchLayout& l = c.priced.layout;
-    const auto closed = [&](const SearchLayout& of) { return closed_memory(step_case(q, of), q.fits).total; };
+    const auto closed = [&](const SearchLayout& of) { return closed_memory(q, of).total; };
     const double bytes = c.bytes - closed(l);
     if (std::any_of(looked_at.begin(), looked_at.end(), [&](const Confirmed& o) {
           const SearchLayout& other = o.priced.layout;
@@ -419,6 +410,7 @@ void keep_dropped(const Confirmation& known, Confirmation& all) {
 Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const ConfirmRequest& request) {
   const double begin = now_s();
   if (q.own && !q.bound) q.bound = bound_of(q);
+  if (q.own && !q.bytes) q.bytes = bytes_of(q);
   Confirmation before, known;  // known.looked_at: of all searches, those that are too large first
   for (int i = 1;; i++) {
     r = search(q);

@@ -14,7 +14,6 @@
 #include "base/error.h"
 #include "base/timed.h"
 #include "cost/flops.h"
-#include "cost/own_memory.h"
 #include "cost/stage_time.h"
 #include "cost/time_to_loss.h"
 #include "cost/walls.h"
@@ -124,8 +123,9 @@ struct Sharding {
 // Everything of one division, (tp, pp, cp, dp, ep) on so many devices, with what does not depend on more.
 class DivisionSearch {
  public:
-  DivisionSearch(const SearchRequest& q, StepBound& bound, SearchResult& out)
-      : q_(q), out_(out), bound_(bound) {
+  // bytes: null for other software.
+  DivisionSearch(const SearchRequest& q, StepBound& bound, RankBytes* bytes, SearchResult& out)
+      : q_(q), out_(out), bytes_(bytes), bound_(bound) {
     c_ = step_case(q, SearchLayout{});
     room_ = q.figures.memory * q.memory_share, waits_ = q.disk > 0 ? 2 : 1;
     set_waits();
@@ -175,16 +175,14 @@ class DivisionSearch {
   };
   std::vector<Choice> schedules_;
   std::vector<Sharding> shardings_;
-  // By sharding, then whether they wait, then place in the pipeline: bytes; of trireme's own runs what passes
-  // beside them too.
+  RankBytes* bytes_;
+  // Bytes in runs of other software: by sharding, then whether state waits, then place in the pipeline.
   std::vector<double> states_;
-  std::vector<OwnStates> own_states_;
-  PipelineOrder order_ = PipelineOrder::one_f_one_b;  // that they are of
   std::vector<Nearest> orders_;
   PipelinePlaces places_;
   std::array<StepMemory, 4> at_place_;  // of them, but for their states
-  std::array<OwnHeld, 4> own_held_;
   StepMemory memory_;
+  std::vector<StepMemory> of_shardings_;  // current kind: by sharding, then whether state waits
   Priced best_;
   bool any_ = false;
   size_t last_dominator_ = 0;
@@ -273,27 +271,34 @@ void DivisionSearch::list_orders() {
 // Other schedules with as many blocks in the same places have the same.
 void DivisionSearch::list_states() {
   const PipelinePlaces places = pipeline_places(c_);
-  // Trireme's own have what passes beside them, in the schedule's order.
-  const bool there = q_.own ? !own_states_.empty() && order_ == c_.order : !states_.empty();
-  if (there && places == places_) return;
-  places_ = places, order_ = c_.order;
-  states_.clear(), own_states_.clear();
+  if (!states_.empty() && places == places_) return;
+  places_ = places;
+  states_.clear();
   for (const Sharding& s : shardings_)
     for (size_t waits = 0; waits < waits_; waits++) {
       c_.zero = s.zero, c_.shards = s.shards, c_.offload = waits == 1 ? q_.disk : 0;
-      for (const PipelinePlace& p : places_)
-        q_.own ? own_states_.push_back(own_states(c_, p)) : states_.push_back(rank_states(c_, p));
+      for (const PipelinePlace& p : places_) states_.push_back(rank_states(c_, p));
     }
 }
 
 void DivisionSearch::set_memory(size_t sharding, size_t waits) {
+  at_.zero = shardings_[sharding].zero;
+  at_.shards = shardings_[sharding].shards;
+  at_.offload = waits == 1;
+  if (bytes_) {
+    // If layouts are too large, only the bytes of the smallest one are printed.
+    const double smallest = out_.refused[size_t(Refusal::memory)].bytes;
+    const double limit =
+        smallest == 0 ? INFINITY : std::max({room_, smallest, out_.fits > fits_before_ ? 0 : nearest_bytes_});
+    memory_ = bytes_->of(at_, q_.fits[size_t(Fit::base)], limit);
+    return hold_more(q_, at_, memory_);
+  }
   const auto n = size_t(places_.count);
   const size_t first = (sharding * waits_ + waits) * n;
-  at_.zero = shardings_[sharding].zero;
   for (size_t i = 0; i < n; i++) {
-    StepMemory m = q_.own ? own_fullest(own_states_[first + i], own_held_[i]) : at_place_[i];
-    if (!q_.own)
-      m.states = states_[first + i], m.total = m.states + m.activations + m.gradients + m.logits + m.base;
+    StepMemory m = at_place_[i];
+    m.states = states_[first + i];
+    m.total = m.states + m.activations + m.gradients + m.logits + m.base;
     hold_more(q_, at_, m);
     if (i == 0 || m.total > memory_.total) memory_ = m;
   }
@@ -309,7 +314,7 @@ void DivisionSearch::run(const SearchLayout& division) {
     c_.microbatches = at_.microbatches();
     if (!allowed(RequirementLevel::microbatch)) continue;
     c_.grad_stored = stored_grads(q_, c_.microbatches), c_.cast = c_.grad_stored != c_.grad_bytes;
-    states_.clear(), own_states_.clear(), parts_ = {}, own_step_.clear_passes();
+    states_.clear(), parts_ = {}, own_step_.clear_passes();
     for (const Choice& choice : schedules_) {
       if (choice.schedule->name == "interleaved" && c_.microbatches % at_.pp != 0) continue;
       for (const Again again : {Again::none, Again::selective, Again::full})
@@ -330,21 +335,21 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
   if (orders_.empty()) return;
   set_again(c_, again);
   set_schedule(q_, c_, schedule, chunks);
-  list_states();
-  for (size_t i = 0; i < size_t(places_.count); i++)
-    if (q_.own)
-      own_held_[i] = own_held(c_, q_.fits, places_.at[i]);
-    else
-      at_place_[i] = rank_memory(c_, q_.fits, places_.at[i]);
+  if (!bytes_) {
+    list_states();
+    for (size_t i = 0; i < size_t(places_.count); i++) at_place_[i] = rank_memory(c_, q_.fits, places_.at[i]);
+  }
   const auto all = int64_t(shardings_.size() * orders_.size() * (waits_ - first_wait_));
   out_.candidates += all;
   Refused& no = out_.refused[size_t(Refusal::memory)];
   // The leanest of this kind is known; the others need no look where it is too large.
   double least = 0;
   size_t leanest = 0;
-  for (size_t i = 0; i < shardings_.size() * waits_; i++) {
+  of_shardings_.resize(shardings_.size() * waits_);
+  for (size_t i = 0; i < of_shardings_.size(); i++) {
     if (i % waits_ < first_wait_) continue;
     set_memory(i / waits_, i % waits_);
+    of_shardings_[i] = memory_;
     if (least == 0 || memory_.total < least) least = memory_.total, leanest = i;
   }
   if (least > room_) {
@@ -361,7 +366,7 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
   set_least();
   for (size_t i = 0; i < shardings_.size(); i++)
     for (size_t waits = first_wait_; waits < waits_; waits++) {
-      set_memory(i, waits);
+      memory_ = of_shardings_[i * waits_ + waits];
       at_.zero = shardings_[i].zero, at_.shards = shardings_[i].shards, at_.offload = waits == 1;
       if (memory_.total > room_) {
         no.candidates += int64_t(orders_.size());
@@ -604,17 +609,13 @@ CheckpointCase checkpoint_case_of(const SearchRequest& q, int64_t gpus, double s
   return c;
 }
 
-namespace {
-StepMemory memory_at(const StepCase& c, const FitValues& f, const PipelinePlace& place) {
-  return c.own ? own_rank_memory(c, f, place) : rank_memory(c, f, place);
+std::shared_ptr<RankBytes> bytes_of(const SearchRequest& q) {
+  return q.bytes ? q.bytes : std::make_shared<RankBytes>(run_of(q, q.run), q.keys.cut);
 }
-}  // namespace
 
-StepMemory closed_memory(const StepCase& c, const FitValues& f) {
-  StepMemory most;
-  for (const PipelinePlace& place : pipeline_places(c))
-    if (const StepMemory m = memory_at(c, f, place); m.total > most.total) most = m;
-  return most;
+StepMemory closed_memory(const SearchRequest& q, const SearchLayout& l) {
+  if (q.own) return bytes_of(q)->of(l, q.fits[size_t(Fit::base)]);
+  return step_memory(step_case(q, l), q.fits);
 }
 
 StepSeconds step_of(const SearchRequest& q, const SearchLayout& l, bool exact) {
@@ -625,12 +626,17 @@ StepSeconds step_of(const SearchRequest& q, const SearchLayout& l, bool exact) {
 }
 
 Priced price_layout(const SearchRequest& q, const SearchLayout& l) {
-  const StepCase c = step_case(q, l);
   Priced p{.layout = l, .time = step_of(q, l, true), .memory = {}};
-  for (const PipelinePlace& place : pipeline_places(c)) {
-    StepMemory m = memory_at(c, q.fits, place);
-    hold_more(q, l, m);
-    if (m.total > p.memory.total) p.memory = m;
+  if (q.own) {
+    p.memory = closed_memory(q, l);
+    hold_more(q, l, p.memory);
+  } else {
+    const StepCase c = step_case(q, l);
+    for (const PipelinePlace& place : pipeline_places(c)) {
+      StepMemory m = rank_memory(c, q.fits, place);
+      hold_more(q, l, m);
+      if (m.total > p.memory.total) p.memory = m;
+    }
   }
   set_price(q, cluster_price(q, l.gpus), p);
   return p;
@@ -660,8 +666,9 @@ SearchResult search(const SearchRequest& q) {
   require(!q.gpus.empty() && !q.globals.empty() && q.seq > 0 && q.best > 0, "a search of nothing");
   SearchResult out;
   const double begin = now_s();
-  std::shared_ptr<StepBound> bound = bound_of(q);
-  DivisionSearch inner(q, *bound, out);
+  const std::shared_ptr<StepBound> bound = bound_of(q);
+  const std::shared_ptr<RankBytes> bytes = q.own ? bytes_of(q) : nullptr;
+  DivisionSearch inner(q, *bound, bytes.get(), out);
   Divisions divisions(q, out, inner);
   for (const int64_t gpus : q.gpus) {
     inner.begin_cluster(gpus);

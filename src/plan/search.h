@@ -13,6 +13,7 @@
 #include "cost/checkpoint_plan.h"
 #include "cost/goodput.h"
 #include "cost/step_memory.h"
+#include "plan/rank_bytes.h"
 #include "plan/requirement.h"
 #include "plan/search_layout.h"
 #include "plan/step_bound.h"
@@ -24,6 +25,9 @@ namespace trireme {
 // The run in this layout, as train would start it.
 // to_host: where state waits, if it does; else in files.
 RunSpec with_layout(RunSpec, const SearchLayout&, bool to_host = false);
+struct SearchRequest;
+// The run that layouts are of: `given`, or one with defaults and the request's types.
+RunSpec run_of(const SearchRequest&, const std::optional<RunSpec>& given);
 
 enum class RankBy { step, cost, loss };
 
@@ -94,6 +98,8 @@ struct SearchRequest {
   std::optional<FitValues> score_fits;  // that form's, where `fits` are of trireme's own
   // Paths of this model, sequence and cut, which several searches may share; null: the search makes its own.
   std::shared_ptr<StepBound> bound;
+  // Likewise, of trireme's own layouts: their memory.
+  std::shared_ptr<RankBytes> bytes;
   std::vector<HeldMore> held_more;
   std::vector<BookedMore> booked_more;
 };
@@ -174,10 +180,12 @@ inline constexpr double kFrontTimes = 3;
 void cut_front(const SearchRequest&, SearchResult&);
 
 StepCase step_case(const SearchRequest&, const SearchLayout&);
-// The request's, or a new one.
+// The request's, or new ones.
 std::shared_ptr<StepBound> bound_of(const SearchRequest&);
-// The fullest rank's, without what bookings say: trireme's own, or that of runs elsewhere (StepCase::own).
-StepMemory closed_memory(const StepCase&, const FitValues&);
+std::shared_ptr<RankBytes> bytes_of(const SearchRequest&);
+// Memory of the most loaded rank, without what bookings say: in trireme's own runs (plan/rank_bytes.h), or in
+// runs elsewhere (cost/step_memory.h).
+StepMemory closed_memory(const SearchRequest&, const SearchLayout&);
 // The step that search() ranks by. For trireme's own layouts it is a lower bound of the replayed step, for
 // other software its closed form.
 // exact: as StepBound::of().

@@ -17,6 +17,23 @@ LayoutSpec searched_keys(const LayoutSpec& l) {
   return keys;
 }
 
+RunSpec run_of(const SearchRequest& q, const std::optional<RunSpec>& given) {
+  RunSpec run = given.value_or(RunSpec());
+  if (!given) {
+    run.model = q.model;
+    run.model.max_positions = 0;
+    run.data.seq_len = q.seq;
+    if (q.own) run.train.device = "cuda";  // for its scratch: no processor's is on a device that is searched
+    run.precision.compute = "bf16";
+    if (q.numbers == NumberType::fp8) run.precision.fp8 = "current";
+    run.precision.reduce = q.grad_bytes == 2 ? "bf16" : "f32";
+    if (q.grad_stored > 0) run.precision.grads = q.grad_stored == 2 ? "bf16" : "f32";
+    run.layout.ep_buffer = q.keys.ep_buffer;
+  }
+  run.data.seq_len = q.seq, run.model.finish(q.seq);
+  return run;
+}
+
 RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
   LayoutSpec& o = run.layout;
   o.tp = l.tp;

@@ -324,7 +324,9 @@ LargestRow largest_alone(const SearchRequest& q, const Technique& t) {
     if (!t.apply(l, of, of.model)) return false;
     refusal = division_refusal(of.model, of.seq, l);
     if (refusal != Refusal::count) return false;
-    divides = true, r.layout = l, r.memory = closed_memory(step_case(of, l), of.fits);
+    divides = true;
+    r.layout = l;
+    r.memory = closed_memory(of, l);
     return r.memory.total <= of.figures.memory * of.memory_share;
   });
   if (row.any || divides || !tried) return row;
