@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/progress.h"
+#include "base/say.h"
 #include "base/timed.h"
 #include "cli/search_here.h"
 #include "cli/used_keys.h"
