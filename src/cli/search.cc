@@ -449,7 +449,7 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   q.fits = constants_of(by), q.constants = text_of(by);
   q.own = by.software.empty();
   if (!o.as.empty()) refuse_fp8(framework_named(o.as), q);
-  if (q.own) q.score_fits = q.fits, q.fits = own_constants(q.fits);
+  if (q.own) q.fits = own_constants(q.fits);
   set_interval(q, !by.software.empty());
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
   q.best = o.best, q.memory_share = o.memory_share;

@@ -213,20 +213,24 @@ Passes elementwise(const StepRoof& r, bool experts) {
 double tensor_collective(const StepRoof& r) {
   const auto t = double(r.c.tp);
   if (t <= 1) return 0;
-  // Start and each further rank, as NCCL's all-reduce of 8 ranks in a node and of 16 on two is measured: 12.9
-  // and 55.5 us (docs/score.md, curves).
   const bool is_near = t * r.tensor_stride() <= r.d.near;
-  const double each = is_near ? 1e-6 : 3e-6 * r.slower_rounds(),
-               start = is_near ? 6e-6 : 10e-6 * r.slower_rounds();
   const double bytes = 2 * (t - 1) / t * rows_of(r.c) * double(r.c.model.hidden) * 2;
   const double stride = r.tensor_stride();
-  const double bus = t * stride <= r.d.near ? r.d.bus * std::min(1.0, 0.65 + 0.05 * t) : r.link(t, stride);
+  const double bus = is_near ? r.d.bus * std::min(1.0, 0.65 + 0.05 * t) : r.link(t, stride);
+  // A start and each further rank. NCCL's ring has a protocol for short messages, at a quarter of the
+  // bandwidth, and one for long messages (src/graph/tuning.cc). The first gives the measured 12.9 us of 8
+  // ranks in a node. The second gives all_reduce of 8 H200 from 4 to 32 MiB, and far ranks 55.5 us of 16 on
+  // two nodes (docs/score.md, curves).
+  const double others = t - 1;
+  const double far = bytes / bus + (10e-6 + others * 3e-6) * r.slower_rounds();
+  const double near =
+      std::min(4 * bytes / bus + 6e-6 + others * 1e-6, bytes / bus + 8.4e-6 + others * 6.8e-6);
   const double share = r.of(Fit::tp) * r.c.tp_exposed * (r.c.side_by_side ? 0.5 : 1);
   const double buffer = rows_of(r.c) * double(r.c.model.hidden) * 2;
   const double stated = r.c.sequence ? r.stated(CollectiveKind::all_gather, buffer, t, stride) +
                                            r.stated(CollectiveKind::reduce_scatter, buffer, t, stride)
                                      : r.stated(CollectiveKind::all_reduce, buffer, t, stride);
-  return std::max(share * (bytes / bus + (t - 1) * each + start), stated);
+  return std::max(share * (is_near ? near : far), stated);
 }
 
 // Keys and values to every rank of the context, and their gradients back. core: of attention, which the
@@ -391,7 +395,10 @@ double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
   // much longer, they hide compute. Between the two, compute waits for a part of them.
   constexpr double kBeside = 3;
   const double moved = r.of(Fit::dp) * (comm + between);
-  return std::pow(std::pow(compute, kBeside) + std::pow(moved, kBeside), 1 / kBeside) - compute;
+  const double waits = std::pow(std::pow(compute, kBeside) + std::pow(moved, kBeside), 1 / kBeside) - compute;
+  // Each microbatch gathers for both passes, gathers again for recompute, and sums.
+  const double lists = c.recompute > 0 ? 4 : 3;
+  return waits + m * lists * sliced_time(c, layers);
 }
 
 double update_time(const StepRoof& r, double dense, double experts) {
@@ -562,7 +569,8 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
     s.reduce_experts += among(held.experts, expert_replicas, far);
   }
   if (c.zero == 0) return s;
-  s.gather = of(held.dense, kHalf, replicas, own) + (c.zero < 3 ? sliced_time(c, layers) : 0);
+  s.gather = of(held.dense, kHalf, replicas, own) + sliced_time(c, layers);
+  if (c.zero >= 3) s.reduce += sliced_time(c, layers);
   s.gather_experts = of(held.experts, kHalf, expert_replicas, far);
   return s;
 }

@@ -170,11 +170,11 @@ double weighted_quantile(std::vector<std::pair<double, double>> values_and_weigh
 }
 
 // Weight of a measured row's error for another row: 1 if both have one chip, number type and kind of
-// feed-forward (dense or experts). 1/2 if they have one type and kind, else 1/4.
+// feed-forward (dense or experts). 1/10 if they have one type and kind, else 1/100.
 double likeness(const MeasuredRow& a, const MeasuredRow& b) {
   const StepCase &x = a.cases[0], &y = b.cases[0];
-  if (x.numbers != y.numbers || x.model.moe() != y.model.moe()) return 0.25;
-  return a.figures.bf16 == b.figures.bf16 ? 1 : 0.5;  // chips of one peak are one chip
+  if (x.numbers != y.numbers || x.model.moe() != y.model.moe()) return 0.01;
+  return a.figures.bf16 == b.figures.bf16 ? 1 : 0.1;  // chips of one peak are one chip
 }
 
 // Half widths of 80 % intervals, in units of a row's spread: what holds 80 % of other publications' rows.
@@ -384,8 +384,8 @@ std::vector<ScoredRow> scored_rows(const Measure& m, const Rows& rows, const std
 
 double over_cases(const MeasuredRow& r, double (*of)(const MeasuredRow&, const StepCase&)) {
   double logs = 0;
-  for (const StepCase& c : r.cases) logs += std::log(of(r, c));
-  return std::exp(logs / double(r.cases.size()));
+  for (const StepCase& c : r.likely_cases()) logs += std::log(of(r, c));
+  return std::exp(logs / double(r.likely_cases().size()));
 }
 
 }  // namespace

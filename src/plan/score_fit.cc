@@ -82,9 +82,13 @@ class Fitter {
             fixed_[i][f] += std::log(c.factor(scope, fit));
             continue;
           }
+          Prior p = c.prior(scope, fit);
+          if (p.sigma == 0) {  // known: no measurement of a step moves it
+            fixed_[i][f] += std::log(p.center);
+            continue;
+          }
           const auto [it, fresh] = index.try_emplace({scope, fit}, int(unknowns_.size()));
           if (fresh) {
-            Prior p = c.prior(scope, fit);
             if (moves == Moves::sites_alone) p.center = c.factor(scope, fit);
             unknowns_.push_back({scope, fit, p, std::log(start ? start->factor(scope, fit) : p.center)});
           }
@@ -229,7 +233,8 @@ const std::string& scope_named(const std::string& scope, std::string_view file) 
 Prior prior_from(const nlohmann::json& j, std::string_view name, std::string_view file) {
   if (!j.is_array() || j.size() != 2)
     bad_request("{}: prior of {} is not [center, sigma]", file, printable(name));
-  return {positive(j[0], name, file), positive(j[1], name, file)};
+  const bool known = j[1].is_number() && j[1].get<double>() == 0;
+  return {positive(j[0], name, file), known ? 0 : positive(j[1], name, file)};
 }
 
 }  // namespace
@@ -332,13 +337,14 @@ namespace {
 template <class Quantity>
 RowForecast over_cases(const MeasuredRow& r, Quantity&& quantity) {
   RowForecast out;
+  const size_t likely = r.likely_cases().size();
   double logs = 0;
-  for (const StepCase& c : r.cases) {
-    const double s = quantity(c);
+  for (size_t i = 0; i < r.cases.size(); ++i) {
+    const double s = quantity(r.cases[i]);
     out.low = out.low == 0 ? s : std::min(out.low, s), out.high = std::max(out.high, s);
-    logs += std::log(s);
+    if (i < likely) logs += std::log(s);
   }
-  out.middle = std::exp(logs / double(r.cases.size()));
+  out.middle = std::exp(logs / double(likely));
   return out;
 }
 

@@ -1,6 +1,8 @@
 // Measured runs of a file, as cases that step_time() can price; what a row
 // lacks or contradicts is said, never guessed.
 #pragma once
+#include <algorithm>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +25,10 @@ struct MeasuredRow {
   bool out_of_memory = false;  // the run was tried, and did not fit
   bool cannot_fit = false;     // it ran, and is not forecast: its states alone are more than the device holds
   std::vector<StepCase> cases;  // several where settings are missing: each is possible
+  size_t likely = 0;            // the first `likely` cases make the forecast, all its interval; 0 = all
+  std::span<const StepCase> likely_cases() const {
+    return std::span(cases).first(likely > 0 ? std::min(likely, cases.size()) : cases.size());
+  }
   DeviceFigures figures;
   std::string skipped;               // why it cannot be forecast or cannot be true; empty =
                                      // it is forecast

@@ -642,13 +642,6 @@ Priced price_layout(const SearchRequest& q, const SearchLayout& l) {
   return p;
 }
 
-double score_step(const SearchRequest& q, const SearchLayout& l) {
-  if (!q.score_fits) return price_layout(q, l).time.total;
-  SearchRequest others = q;
-  others.own = false, others.fits = *q.score_fits;
-  return price_layout(others, l).time.total;
-}
-
 double mfu_of(const SearchRequest& q, const Priced& p) {
   const double flops = train_flops_per_token(q.model, q.seq) * step_tokens(q, p.layout);
   return flops / (p.time.total * double(p.layout.gpus) * q.figures.bf16);

@@ -95,7 +95,6 @@ struct SearchRequest {
   int64_t best = 10;
   // 10th and 90th percentile of measured over forecast steps, of published runs.
   double low = 1, high = 1;
-  std::optional<FitValues> score_fits;  // that form's, where `fits` are of trireme's own
   // Paths of this model, sequence and cut, which several searches may share; null: the search makes its own.
   std::shared_ptr<StepBound> bound;
   // Likewise, of trireme's own layouts: their memory.
@@ -192,12 +191,9 @@ StepMemory closed_memory(const SearchRequest&, const SearchLayout&);
 StepSeconds step_of(const SearchRequest&, const SearchLayout&, bool exact);
 // By itself; search() gives the same but for which paths a bound knows.
 Priced price_layout(const SearchRequest&, const SearchLayout&);
-// Seconds of a step by score's closed form, which published runs were held against: of other software where
-// layouts are priced as trireme's own.
-double score_step(const SearchRequest&, const SearchLayout&);
-// The interval of a layout's step, in seconds: published runs' spread (SearchRequest::low, high) below the
-// least and above the largest forecast of it. Forecasts are the request's closed form, score's, and, if it is
-// above 0, the simulated step. All of them are inside.
+// The interval of a layout's step, in seconds.
+// It goes from SearchRequest::low times the lesser forecast to high times the larger.
+// Forecasts are the closed form and, if above 0, the simulated step.
 struct StepInterval {
   double low = 0, high = 0;
 };

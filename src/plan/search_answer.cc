@@ -165,14 +165,8 @@ std::string searched_line(const SearchRequest& q, const SearchResult& r, const C
 }  // namespace
 
 StepInterval interval_of(const SearchRequest& q, const Priced& p, double simulated_s) {
-  double least = p.time.total, most = p.time.total;
-  const auto take = [&](double s) {
-    least = std::min(least, s);
-    most = std::max(most, s);
-  };
-  take(score_step(q, p.layout));
-  if (simulated_s > 0) take(simulated_s);
-  const StepInterval i{q.low * least, q.high * most};
+  const double simulated = simulated_s > 0 ? simulated_s : p.time.total;
+  const StepInterval i{q.low * std::min(p.time.total, simulated), q.high * std::max(p.time.total, simulated)};
   require(i.low <= p.time.total && p.time.total <= i.high, "the step's forecast is inside its interval");
   return i;
 }

@@ -124,13 +124,12 @@ SearchJson layout_json(const SearchLayout& l) {
 SearchJson priced_json(const SearchRequest& q, const Priced& p, const Confirmed* found = nullptr) {
   const bool replayed = found && found->step_s > 0;
   const double step_s = replayed ? found->step_s : p.time.total, times = step_s / p.time.total;
-  const double busy = p.time.total - p.time.bubble, score = score_step(q, p.layout);
+  const double busy = p.time.total - p.time.bubble;
   const StepInterval interval = interval_of(q, p, found ? found->step_s : 0);
   SearchJson j = {{"layout", layout_json(p.layout)},
                   {"step_s", step_s},
                   {"replayed", replayed},
                   {"closed_form_s", p.time.total},
-                  {"score_step_s", score},
                   {"step_low_s", interval.low},
                   {"step_high_s", interval.high},
                   {"tokens_per_s_per_gpu", step_tokens(q, p.layout) / step_s / double(p.layout.gpus)},
@@ -268,11 +267,7 @@ namespace {
 
 std::string interval_text(const SearchRequest& q, const Priced& p, const Confirmed* found) {
   std::string s;
-  if (q.score_fits)
-    s += fmt::format(
-        "as trireme itself overlaps, which no published run was compared with; as other software overlaps "
-        "(`trireme score`), the first takes {:.3f} s\n",
-        score_step(q, p.layout));
+  if (q.own) s += "as trireme itself overlaps, which no published run was compared with\n";
   const StepInterval i = interval_of(q, p, found ? found->step_s : 0);
   return s + fmt::format(
                  "80 % of published runs took {:.2f} to {:.2f} of a forecast; from the least to the largest "

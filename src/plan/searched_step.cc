@@ -45,8 +45,8 @@ SearchRequest search_request_of(const RunSpec& run, const SubjectDevice& d) {
   q.gpus = {run.world()}, q.globals = {run.batch.global};
   q.device = d.name;
   q.figures = d.figures;
-  q.score_fits = constants_of({.device = d.name, .software = "", .site = "", .own = nullptr, .file = ""});
-  q.fits = own_constants(*q.score_fits);
+  q.fits =
+      own_constants(constants_of({.device = d.name, .software = "", .site = "", .own = nullptr, .file = ""}));
   q.own = true;
   q.keys = searched_keys(with_expected_load(run).layout);
   set_types(q, run.precision);

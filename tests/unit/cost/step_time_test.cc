@@ -93,6 +93,50 @@ TEST(StepTime, Directions) {
   EXPECT_GT(step_time(wide, slow, values()).gradients, 3.9 * step_time(wide, device(), values()).gradients);
 }
 
+// A tensor parallel collective of eight near ranks takes what NCCL's all_reduce of 8 H200 is measured to
+// (data/published_microbench.json, nccl_allreduce_busbw_gbps_8xH200).
+TEST(StepTime, ShortCollectivesOfTensorParallelRanks) {
+  StepCase c = one();
+  c.tp = 8;
+  c.model.layers = 1;
+  c.model.hidden = 1024;
+  c.seq = 2048;
+  DeviceFigures h200 = device();
+  h200.bus = 360e9;  // data/score_catalog.json
+  struct Point {
+    double sequences;  // of 4 MiB
+    double bandwidth;
+  };
+  for (const Point& p : {Point{0.5, 64.53e9}, Point{1, 107.16e9}, Point{2, 155.53e9}, Point{4, 219.89e9},
+                         Point{8, 275.84e9}}) {
+    c.micro = 2;
+    c.seq = int64_t(1024 * p.sequences);
+    const double bytes = p.sequences * (1 << 22);
+    const double measured = bytes * 2 * 7 / 8 / p.bandwidth;
+    constexpr int kOfALayer = 4;
+    EXPECT_NEAR(step_time(c, h200, values()).tp / kOfALayer / measured, 1, 0.12) << p.sequences;
+  }
+}
+
+// ZeRO 3 that moves lists of tensors cuts every rank's slice of each tensor. A microbatch gathers twice and
+// sums once; recompute gathers once more.
+TEST(StepTime, ZeroThreeOfLists) {
+  StepCase c = one();
+  c.dp = 128;
+  c.zero = 3;
+  c.microbatches = 5;
+  StepCase lists = c;
+  lists.sliced = 4;
+  const auto more = [&] {
+    return step_time(lists, device(), values()).gradients - step_time(c, device(), values()).gradients;
+  };
+  constexpr double kSlice = 12e-6;
+  const double once = kSlice * 4 * 24 * 128;
+  EXPECT_NEAR(more(), 5 * 3 * once, 1e-9);
+  c.recompute = lists.recompute = 1;
+  EXPECT_NEAR(more(), 5 * 4 * once, 1e-9);
+}
+
 // Biases that are added expert by expert are traffic: of experts' rows alone, and of nothing else.
 TEST(StepTime, ExpertsBiasesAreTraffic) {
   StepCase c = one();

@@ -36,6 +36,14 @@ TEST(ScoreRows, JaxRowsDoAgainWhatTheirRecipesSay) {
   for (const MeasuredRow& r : shipped_rows("_paxml_GPT-175B_")) EXPECT_EQ(r.cases[0].shards, 128) << r.id;
 }
 
+// DeepSpeed of 2021 gathers each of a block's four matrices as a list of slices.
+TEST(ScoreRows, DeepSpeedsLists) {
+  const std::vector<MeasuredRow> rows = shipped_rows("narayanan21_t2_zero3_");
+  EXPECT_EQ(rows.size(), 5u);
+  for (const MeasuredRow& r : rows)
+    for (const StepCase& c : r.cases) EXPECT_EQ(c.sliced, 4) << r.id;
+}
+
 TEST(ScoreRows, KernelsOfAttentionAreTheirSources) {
   const auto all = [](const char* part, AttentionKind kind, bool again) {
     const std::vector<MeasuredRow> rows = shipped_rows(part);

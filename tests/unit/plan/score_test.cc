@@ -145,8 +145,8 @@ TEST(ScoreRows, WhatIsMissingIsSolvedOrRangedOver) {
   EXPECT_NE(read_one(row).notes.at(0).find("grad_accum 7 contradicts global_batch 96"), std::string::npos);
 }
 
-// Neither the row nor its source says what is done again: nothing, attention's core and all of a block are
-// forecast alike, and the interval spans them.
+// A row without recompute, of a source that does not state it: the interval spans no recompute, attention's
+// core and whole blocks. Whole blocks count for the forecast only if no other setting has room.
 TEST(ScoreRows, AMissingRecomputeIsRangedOver) {
   const ScoreConstants constants = parse_constants(shipped_constants_text(), "shipped");
   TestJson row = whole_row();
@@ -170,7 +170,7 @@ TEST(ScoreRows, AMissingRecomputeIsRangedOver) {
   EXPECT_DOUBLE_EQ(f.high, forecast_of(as("full"), v).middle);
   EXPECT_GT(f.high, 1.2 * f.low);
   EXPECT_LT(f.low, f.middle);
-  EXPECT_LT(f.middle, f.high);
+  EXPECT_NEAR(f.middle, std::sqrt(f.low * forecast_of(as("attention"), v).middle), 1e-9 * f.middle);
   EXPECT_NEAR(bytes.low / memory_of(as("full"), v).middle, 1, 1e-12);
   EXPECT_NEAR(bytes.high / memory_of(as("none"), v).middle, 1, 1e-12);
   // A word that nobody knows says nothing.
@@ -182,6 +182,7 @@ TEST(ScoreRows, AMissingRecomputeIsRangedOver) {
   row["layout"]["micro_batch"] = 48;
   ASSERT_EQ(as(nullptr).cases.size(), 1u);
   EXPECT_EQ(as(nullptr).cases[0].recompute, 1);
+  EXPECT_DOUBLE_EQ(forecast_of(as(nullptr), v).middle, forecast_of(as("full"), v).middle);
   row["result"] = {{"oom", true}};
   EXPECT_EQ(as(nullptr).cases.size(), 3u);
 }
@@ -329,8 +330,8 @@ TEST(Score, APlantedSourceIsFoundAgain) {
   priors.fitted.clear();
   FitValues truth{};
   for (size_t f = 0; f < kFits; ++f) truth[f] = priors.priors[f].center;
-  truth[size_t(Fit::gemm)] = 0.71, truth[size_t(Fit::host)] = 0.004, truth[size_t(Fit::memory)] = 2.1;
-  truth[size_t(Fit::dp)] = 1.3, truth[size_t(Fit::softmax)] = 11;
+  truth[size_t(Fit::gemm_soft)] = 0.89, truth[size_t(Fit::host)] = 0.004, truth[size_t(Fit::memory)] = 2.1;
+  truth[size_t(Fit::dp)] = 1.3, truth[size_t(Fit::tp)] = 0.6;
   const std::vector<MeasuredRow> rows = planted_rows(truth, 60);
   const ScoreReport r = score_rows(rows, priors, {.leave_out = LeaveOut::half, .splits = 3});
   EXPECT_EQ(r.time.all.rows, 60);
@@ -338,6 +339,27 @@ TEST(Score, APlantedSourceIsFoundAgain) {
   EXPECT_GT(r.time.all.fitted_control_mape, 4 * r.time.all.mape);
   EXPECT_GE(r.time.all.coverage, 65);
   EXPECT_LE(r.time.all.coverage, 95);
+}
+
+// A constant without a spread is known: steps that contradict it move others.
+TEST(Score, WhatIsKnownIsNotFitted) {
+  ScoreConstants priors = parse_constants(shipped_constants_text(), "shipped");
+  priors.fitted.clear();
+  FitValues truth{};
+  for (size_t f = 0; f < kFits; ++f) truth[f] = priors.priors[f].center;
+  truth[size_t(Fit::pp)] *= 3, truth[size_t(Fit::host)] *= 3;
+  const std::vector<MeasuredRow> rows = planted_rows(truth, 20);
+  std::vector<const MeasuredRow*> all;
+  for (const MeasuredRow& r : rows) all.push_back(&r);
+  const auto fitted = [&](double spread) {
+    priors.priors[size_t(Fit::pp)].sigma = spread;
+    return fit_constants(parse_constants(save_constants(priors), "saved"), all);
+  };
+  const ScoreConstants known = fitted(0), free = fitted(0.6);
+  for (const auto& [scope, values] : known.fitted) EXPECT_FALSE(values.contains(Fit::pp)) << scope;
+  EXPECT_EQ(known.of(rows[0])[size_t(Fit::pp)], priors.priors[size_t(Fit::pp)].center);
+  EXPECT_GT(free.of(rows[0])[size_t(Fit::pp)], 1.05 * priors.priors[size_t(Fit::pp)].center);
+  EXPECT_GT(known.of(rows[0])[size_t(Fit::host)], 1.5 * priors.priors[size_t(Fit::host)].center);
 }
 
 // What an earlier fit made of all rows is no part of a forecast of a half; and the table ends the report.

@@ -233,23 +233,18 @@ TEST(SearchedStep, CollectivesTakeTheFilesConstants) {
   EXPECT_LT(price_layout(q, l).time.total, stated);
 }
 
-// The interval holds the forecast, the simulated step and score's form, whichever is the largest.
+// The interval holds the forecast and the simulated step, whichever is the larger.
 TEST(SearchedStep, AnIntervalHoldsItsForecasts) {
   SearchRequest q = request_on(run_on("h100-p5", "llama"), 16);
   q.low = 0.85, q.high = 1.27;
-  q.score_fits.reset();
   const Priced p = price_layout(q, some_layouts(q, 1, 0).front());
   const double step = p.time.total;
   EXPECT_DOUBLE_EQ(interval_of(q, p, 0).low, 0.85 * step);
   EXPECT_DOUBLE_EQ(interval_of(q, p, 0).high, 1.27 * step);
-  q.score_fits = constants_of({.device = "H100", .software = "", .site = "", .own = nullptr, .file = ""});
-  const double score = score_step(q, p.layout);
-  ASSERT_NE(score, step);
-  for (const double simulated : {0.0, step / 2, 3 * step}) {
+  for (const double simulated : {step / 2, 3 * step}) {
     const StepInterval i = interval_of(q, p, simulated);
-    const double least = std::min({step, score, simulated > 0 ? simulated : step});
-    EXPECT_DOUBLE_EQ(i.low, 0.85 * least);
-    EXPECT_DOUBLE_EQ(i.high, 1.27 * std::max({step, score, simulated}));
+    EXPECT_DOUBLE_EQ(i.low, 0.85 * std::min(step, simulated));
+    EXPECT_DOUBLE_EQ(i.high, 1.27 * std::max(step, simulated));
   }
 }
 
