@@ -610,7 +610,11 @@ CheckpointCase checkpoint_case_of(const SearchRequest& q, int64_t gpus, double s
 }
 
 std::shared_ptr<RankBytes> bytes_of(const SearchRequest& q) {
-  return q.bytes ? q.bytes : std::make_shared<RankBytes>(run_of(q, q.run), q.keys.cut);
+  if (q.bytes) return q.bytes;
+  RunSpec run = run_of(q, q.run);
+  run.model = q.model;  // --largest tries models of other sizes
+  run.model.finish(q.seq);
+  return std::make_shared<RankBytes>(std::move(run), q.keys.cut);
 }
 
 StepMemory closed_memory(const SearchRequest& q, const SearchLayout& l) {
