@@ -11,7 +11,7 @@
 #include "spec/run_schedule.h"
 
 namespace trireme {
-namespace {
+namespace memory_moments {
 
 // Layers of a stage, by kind. The program has only a few of neighbouring layers of one kind. One of them
 // stands for `copies`, which hold as much each, but run one after another.
@@ -42,9 +42,10 @@ ShownStage shown_stage(const ModelSpec& m, const StageRange& stage) {
   return all;
 }
 
-// Counts of RankMoments::held, then numbers of units.
-constexpr size_t kHeldCounts = kFirstUnit + kMostUnits * kHeldUnits;
-using HeldCounts = std::array<float, kHeldCounts>;
+// Counts of RankMoments::held, then numbers of units, then zeros: loops over whole vectors are compiled well.
+constexpr size_t kLanes = 8;
+constexpr size_t kHeldCounts = (kFirstUnit + kMostUnits * kHeldUnits + kLanes - 1) / kLanes * kLanes;
+using HeldCounts = std::array<int32_t, kHeldCounts>;
 
 // A recomputed layer holds at least as much as before. So it is counted as forwarded too while moments are
 // compared.
@@ -64,7 +65,7 @@ class PeakList {
   // kind = kWorkLayers: during no pass.
   void add(WorkLayer kind, LayerPass pass, const HeldCounts& now) {
     const HeldCounts held = compared(now);
-    const float sum = std::accumulate(held.begin(), held.end(), 0.0f);
+    const int32_t sum = std::accumulate(held.begin(), held.end(), 0);
     std::vector<Peak>& known = by_pass_[kind == kWorkLayers ? kNone : size_t(kind) * kLayerPasses + pass];
     // The latest is the likeliest to hold as much.
     if (std::any_of(known.rbegin(), known.rend(),
@@ -109,7 +110,7 @@ class PeakList {
  private:
   static constexpr size_t kNone = size_t(kWorkLayers) * kLayerPasses;
   struct Peak {
-    float sum = 0;
+    int32_t sum = 0;
     HeldCounts held;
   };
   std::array<std::vector<Peak>, kNone + 1> by_pass_;
@@ -126,11 +127,11 @@ class HeldByProgram {
   // left_out: GPipe's microbatches that the program does not have. Its stage has gone forward with them, and
   // has them until operation `until`; what it sent of them is read when the first backward pass begins.
   void run(const Program& p, int64_t left_out, size_t until, PeakList& peaks) {
-    const auto n = float(left_out);
+    const auto n = int32_t(left_out);
     const bool receives = !shape_.stages.front().embedding;
-    const auto hold = [&](float microbatches) {
+    const auto hold = [&](int32_t microbatches) {
       now_[kBatches] += microbatches;
-      for (const ShownLayer& l : layers_) now_[state(l.kind, kForwarded)] += microbatches * float(l.copies);
+      for (const ShownLayer& l : layers_) now_[state(l.kind, kForwarded)] += microbatches * int32_t(l.copies);
       if (receives) now_[kBoundaries] += microbatches;
     };
     hold(n);
@@ -150,7 +151,7 @@ class HeldByProgram {
 
  private:
   static size_t state(WorkLayer kind, HeldState s) { return size_t(kind) * kHeldStates + s; }
-  float& unit(size_t u, HeldUnit h) { return now_[kFirstUnit + units_[u] * kHeldUnits + h]; }
+  int32_t& unit(size_t u, HeldUnit h) { return now_[kFirstUnit + units_[u] * kHeldUnits + h]; }
 
   void pass(const Op& op, LayerPass pass, PeakList& peaks) {
     const auto layer = size_t(op.layer);
@@ -181,8 +182,8 @@ class HeldByProgram {
   void settle() {
     if (open_.layer < 0) return;
     const ShownLayer& l = layers_[size_t(open_.layer)];
-    if (open_.from) now_[state(l.kind, *open_.from)] -= float(l.copies - 1);
-    if (open_.to) now_[state(l.kind, *open_.to)] += float(l.copies - 1);
+    if (open_.from) now_[state(l.kind, *open_.from)] -= int32_t(l.copies - 1);
+    if (open_.to) now_[state(l.kind, *open_.to)] += int32_t(l.copies - 1);
     open_ = {};
   }
 
@@ -237,7 +238,7 @@ class HeldByProgram {
   // A cast is made before the whole gradient goes.
   void reduce(const Op& op, PeakList& peaks) {
     if (!casts_) return;
-    const auto units = [&](HeldUnit h, float n, bool slots) {
+    const auto units = [&](HeldUnit h, int32_t n, bool slots) {
       for (int32_t u = op.unit; u < std::max(op.last, op.unit + 1); u++)
         if (!slots || shape_.units[size_t(u)].slots) unit(size_t(u), h) += n;
     };
@@ -268,7 +269,9 @@ int64_t fewest_microbatches(std::string_view schedule, int64_t pp, int64_t m) {
   return std::min(m, turns * pp + kFew);
 }
 
-}  // namespace
+}  // namespace memory_moments
+
+using namespace memory_moments;
 
 struct MemoryMoments::Impl {
   ModelSpec model;

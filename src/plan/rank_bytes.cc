@@ -11,7 +11,7 @@
 #include "spec/run_schedule.h"
 
 namespace trireme {
-namespace {
+namespace rank_bytes {
 
 // Bytes of a layer, by its last pass; then of a batch and a message.
 using HeldBytes = std::array<double, kFirstUnit>;
@@ -85,7 +85,9 @@ LayoutSpec sharded_as(const SearchLayout& l, int zero, int64_t shards) {
   return layout;
 }
 
-}  // namespace
+}  // namespace rank_bytes
+
+using namespace rank_bytes;
 
 struct RankBytes::Impl {
   Impl(RunSpec r, std::string_view cut) : run(std::move(r)), moments(run.model, run.data.seq_len, cut) {}
