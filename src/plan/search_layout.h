@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "cost/step_memory.h"
+#include "spec/run_spec.h"
 
 namespace trireme {
 
