@@ -162,8 +162,8 @@ bool price_as_searched(const SimulateRunRequest& q, Subject& s) {
 
 void book(const SimulateRunRequest& q, Subject& s) {
   if (s.run.world() > kMostBookedRanks)
-    bad_request("{} ranks: op by op at most {} are priced; {}", s.run.world(), kMostBookedRanks,
-                q.by_op ? "leave --by-op out" : "--closed-form prices more, layer by layer");
+    bad_request("{} ranks: op by op at most {} are priced; leave out {}", s.run.world(), kMostBookedRanks,
+                q.by_op ? "--by-op" : "--routing");
   if (q.share_links)
     bad_request("--share-links: a run that is booked here is priced alone; right is with --closed-form");
   s.device = s.cluster.name;
@@ -192,7 +192,7 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   scaled.by.device = device.name, scaled.by.software = q.software, scaled.by.site = q.site;
   scaled.own = q.software.empty();
   if (!q.constants.empty()) price_by_own(scaled.by, read_text(q.constants), q.constants);
-  const std::string by = scaled.own ? "trireme's own overlap, as search has it" : text_of(scaled.by);
+  const std::string by = scaled.own ? "trireme's own overlap, as in search" : text_of(scaled.by);
   s.device = device.name, s.priced = fmt::format("layer by layer in closed form, with {}; {}",
                                                  by.empty() ? "score's constants" : by, curve_text(device));
   s.note = device.note;
@@ -217,7 +217,15 @@ Subject subject_of(const SimulateRunRequest& q) {
   s.own_run = is_own_run(q, s.run);
   if (s.own_run) {
     resolve_own_run(q, s);
-    if (!price_as_searched(q, s)) book(q, s);
+    const bool few = s.run.world() <= kMostBookedRanks;
+    if (price_as_searched(q, s)) {
+      // priced
+    } else if (few || q.by_op || !q.routing.file.empty()) {
+      book(q, s);
+    } else {  // refuses by name what closed forms do not know
+      s.own_run = false;
+      price_in_closed_form(q, s, std::move(scaled));
+    }
   } else if (!q.routing.file.empty() || q.by_op) {
     bad_request("{}; rows are booked rank by rank, of a RUN of up to {} ranks on a cluster file",
                 q.by_op ? "--by-op" : "--routing: " + q.routing.file, kMostBookedRanks);

@@ -53,7 +53,7 @@ class Pool {
       priced_.push_back(p), all_.push_back(all_.size()), now_.push_back(step_of(q, p.layout, false).total);
     }
   }
-  // Those of `among` that score below the first, the best of them at the front.
+  // Returns the layouts of `among` that score below the first layout; the best one is at the front.
   std::vector<size_t> beaten_by(const Knob& k, double factor, const std::vector<size_t>& among) const {
     const SearchRequest q = turned(q_, k, factor);
     double least = score(q, 0);
@@ -77,7 +77,7 @@ class Pool {
   const Priced& at(size_t i) const { return priced_[i]; }
 
  private:
-  // What does not depend on the knob (tokens, failures, prices) stays as it was.
+  // The parts that do not depend on the knob (tokens, failures, prices) are unchanged.
   double score(const SearchRequest& q, size_t i) const {
     return priced_[i].score * step_of(q, priced_[i].layout, false).total / priced_[i].time.total;
   }

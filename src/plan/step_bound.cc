@@ -136,7 +136,10 @@ struct StepBound::Impl {
     for (const int k : cut.ranks) {
       StagePaths& rank = paths(k);
       const double own = rank.passes(at.prices) * double(c.microbatches);
-      if (own > out.busiest) out.busiest = own, out.head = rank.head(at.prices) * double(c.microbatches);
+      if (own > out.busiest) {
+        out.busiest = own;
+        out.head = rank.head(at.prices) * double(c.microbatches);
+      }
       out.update = std::max(out.update, rank.end(at));
     }
     out.messages = path.counts->of(pipeline->message()) * double(c.work->message);
