@@ -18,12 +18,15 @@ double recompute_flops_per_token(const ModelSpec& m, int64_t seq, bool experts, 
   if (r.full) return block_flops_per_token(m, seq, experts);
   const double h = double(m.hidden), q = double(m.q_size()), kv = double(m.kv_size());
   double flops = 0;
-  if (!m.latent()) {
-    if (r.has("qkv")) flops += 2 * h * (q + 2 * kv);
-    if (r.has("o")) flops += 2 * (double(seq) / 2) * 2 * q;
-    if (r.has("mid")) flops += 2 * q * h;
-  }
-  if (!experts && r.has("u")) flops += 2 * h * double(m.ffn) * double(up_matrices(m));
+  const auto out = double(m.o_size());
+  if (r.has("qkv") && m.latent())  // from what is compressed
+    flops += 2 * (double(m.q_rank) * q + double(m.kv_rank * m.heads * (m.nope_head_dim + m.v_head_dim)));
+  else if (r.has("qkv"))
+    flops += 2 * h * (q + 2 * kv);
+  if (r.has("o")) flops += 2 * (double(seq) / 2) * (q + out);
+  if (r.has("mid")) flops += 2 * out * h;
+  const int64_t wide = experts ? m.experts_per_token * m.moe_ffn + m.shared_ffn : m.ffn;
+  if (r.has("u")) flops += 2 * h * double(wide * up_matrices(m));
   return flops;
 }
 

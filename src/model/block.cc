@@ -26,18 +26,17 @@ void Block::bind(ParamSet& set) {
   std::visit([&](auto& m) { m.bind(set); }, mlp_);
 }
 
-// Latent attention and experts want their inputs themselves; others may keep them in 8 bits.
+// Some keep their inputs in 8 bits.
 Owned Block::forward(Ctx& ctx, const Tensor& x, Saved& saved) {
-  const auto* attn = std::get_if<Attention>(&attn_);
-  const auto* mlp = std::get_if<Mlp>(&mlp_);
+  const auto keeps_input = [&](const auto& layer) { return layer.keeps_input(ctx); };
   ctx.layer = attn_name_;
   Owned n1 = norm1_.forward(ctx, x, saved);
   Owned mid = std::visit([&](auto& a) { return a.forward(ctx, *n1, x, saved); }, attn_);
-  if (attn && attn->keeps_input(ctx)) n1.reset();
+  if (std::visit(keeps_input, attn_)) n1.reset();
   ctx.layer = mlp_name_;
   Owned n2 = norm2_.forward(ctx, *mid, saved);
   Owned y = std::visit([&](auto& m) { return m.forward(ctx, *n2, *mid, saved); }, mlp_);
-  if (mlp && mlp->keeps_input(ctx)) n2.reset();
+  if (std::visit(keeps_input, mlp_)) n2.reset();
   if (n1) saved.keep(this, Kept::n1, std::move(n1));
   saved.keep(this, Kept::mid, std::move(mid));
   if (n2) saved.keep(this, Kept::n2, std::move(n2));
@@ -67,28 +66,24 @@ void Block::backward_weight(Ctx& ctx, Saved& saved) {
   saved.drop_all(this);
 }
 
-// What latent attention and experts save of their own they keep.
 void Block::let_go(const Recompute& r, Saved& saved) const {
-  const auto* attn = std::get_if<Attention>(&attn_);
-  const auto* mlp = std::get_if<Mlp>(&mlp_);
   if (r.has("n1")) saved.let_go(this, Kept::n1);
   if (r.has("n2")) saved.let_go(this, Kept::n2);
-  if (attn) attn->let_go(r, saved);
-  if (attn && r.has("mid")) saved.let_go(this, Kept::mid);
-  if (mlp) mlp->let_go(r, saved);
+  if (r.has("mid")) saved.let_go(this, Kept::mid);
+  std::visit([&](const auto& a) { a.let_go(r, saved); }, attn_);
+  std::visit([&](const auto& m) { m.let_go(r, saved); }, mlp_);
 }
 
 void Block::again(Ctx& ctx, const Tensor& x, Saved& saved) {
-  const auto* attn = std::get_if<Attention>(&attn_);
-  const auto* mlp = std::get_if<Mlp>(&mlp_);
   ctx.layer = attn_name_;
   if (saved.gone(this, Kept::n1)) saved.restore(this, Kept::n1, norm1_.again(ctx, x, saved));
-  if (attn) attn->again(ctx, saved.get(this, Kept::n1), saved);
-  if (saved.gone(this, Kept::mid)) saved.restore(this, Kept::mid, attn->output_again(ctx, x, saved));
+  std::visit([&](auto& a) { a.again(ctx, saved.get(this, Kept::n1), saved); }, attn_);
+  if (saved.gone(this, Kept::mid))
+    saved.restore(this, Kept::mid, std::visit([&](auto& a) { return a.output_again(ctx, x, saved); }, attn_));
   ctx.layer = mlp_name_;
   if (saved.gone(this, Kept::n2))
     saved.restore(this, Kept::n2, norm2_.again(ctx, saved.get(this, Kept::mid), saved));
-  if (mlp) mlp->again(ctx, saved.get(this, Kept::n2), saved);
+  std::visit([&](auto& m) { m.again(ctx, saved.get(this, Kept::n2), saved); }, mlp_);
 }
 
 }  // namespace trireme

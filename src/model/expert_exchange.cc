@@ -1,6 +1,7 @@
 #include "model/expert_exchange.h"
 
 #include "model/tensor_parallel.h"
+#include "spec/recompute.h"
 
 namespace trireme {
 namespace {
@@ -176,6 +177,14 @@ Owned ExpertExchange::forward(Ctx& ctx, const ExpertFfn& ffn, const Tensor& x, c
   saved.keep(this, Kept::back, std::move(t.back));
   saved.keep(this, Kept::offsets, std::move(t.offsets));
   return answers;
+}
+
+void ExpertExchange::let_go(const Recompute& r, Saved& saved) const {
+  if (r.has("u")) saved.let_go(this, Kept::u);
+  if (r.has("a")) saved.let_go(this, Kept::a);
+}
+void ExpertExchange::again(Ctx& ctx, const ExpertFfn& ffn, Saved& saved) const {
+  ffn.again(ctx, this, saved.get(this, Kept::x), saved.get(this, Kept::offsets), saved);
 }
 
 Owned ExpertExchange::backward_input(Ctx& ctx, const ExpertFfn& ffn, const Tensor& dy, const Tensor& x,

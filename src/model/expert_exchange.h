@@ -23,6 +23,9 @@ class ExpertExchange {
   // where rows go in several rounds. Returns the answers [R, hidden], by source.
   Owned forward(Ctx&, const ExpertFfn&, const Tensor& x, const Tensor& place, const Tensor& source,
                 const Tensor& offsets, Saved&, const std::function<void()>& between) const;
+  // "u" and "a" of the rows that were kept (Layer::let_go). Nothing travels again.
+  void let_go(const Recompute&, Saved&) const;
+  void again(Ctx&, const ExpertFfn&, Saved&) const;
   // dy: gradient of the answers. Returns that of the rows, by source.
   Owned backward_input(Ctx&, const ExpertFfn&, const Tensor& dy, const Tensor& x, const Tensor& source,
                        Saved&, const std::function<void()>& between) const;

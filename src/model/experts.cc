@@ -100,10 +100,22 @@ void ExpertFfn::bind(ParamSet& set) {
 }
 
 ExpertFfn::Inner ExpertFfn::inner(Ctx& ctx, const Tensor& x, const Tensor& offsets) const {
-  Inner in{.u = up_.forward(ctx, x, offsets), .a = ctx.activation({x.rows(), ffn_})};
-  ctx.k.run(SwigluArgs{.gate = in.u->narrow(1, 0, ffn_), .up = in.u->narrow(1, ffn_, ffn_), .y = *in.a},
-            ctx.compute);
+  Inner in{.u = up(ctx, x, offsets), .a = {}};
+  in.a = activate(ctx, *in.u);
   return in;
+}
+Owned ExpertFfn::up(Ctx& ctx, const Tensor& x, const Tensor& offsets) const {
+  return up_.forward(ctx, x, offsets);
+}
+Owned ExpertFfn::activate(Ctx& ctx, const Tensor& u) const {
+  Owned a = ctx.activation({u.rows(), ffn_});
+  ctx.k.run(SwigluArgs{.gate = u.narrow(1, 0, ffn_), .up = u.narrow(1, ffn_, ffn_), .y = *a}, ctx.compute);
+  return a;
+}
+void ExpertFfn::again(Ctx& ctx, const void* layer, const Tensor& x, const Tensor& offsets,
+                      Saved& saved) const {
+  if (saved.gone(layer, Kept::u)) saved.restore(layer, Kept::u, up(ctx, x, offsets));
+  if (saved.gone(layer, Kept::a)) saved.restore(layer, Kept::a, activate(ctx, saved.get(layer, Kept::u)));
 }
 
 Owned ExpertFfn::outer(Ctx& ctx, const Tensor& a, const Tensor& offsets) const {

@@ -49,6 +49,10 @@ class ExpertFfn {
     Owned u, a;
   };
   Inner inner(Ctx&, const Tensor& x, const Tensor& offsets) const;
+  Owned up(Ctx&, const Tensor& x, const Tensor& offsets) const;
+  Owned activate(Ctx&, const Tensor& u) const;
+  // Recomputes from x those of "u" and "a" that `layer` released, and restores them.
+  void again(Ctx&, const void* layer, const Tensor& x, const Tensor& offsets, Saved&) const;
   Owned outer(Ctx&, const Tensor& a, const Tensor& offsets) const;  // [R, hidden]
   // dx from dy; u becomes its own gradient.
   Owned backward_input(Ctx&, const Tensor& dy, const Tensor& u, const Tensor& offsets) const;

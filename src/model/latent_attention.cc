@@ -4,6 +4,7 @@
 
 #include "model/context_parallel.h"
 #include "model/kv_cache.h"
+#include "spec/recompute.h"
 
 namespace trireme {
 namespace {
@@ -85,16 +86,18 @@ Tensor LatentAttention::shared_key(const Tensor& down) const {
   return columns(down, 1, sizes_.rope, first() + sizes_.kv_rank, sizes_.rope);
 }
 
-// The last columns of each head of q [N, heads (nope + rope)], and the shared key.
-void LatentAttention::rotate(Ctx& ctx, const Tensor& q, const Tensor& down, bool inverse) const {
-  for (const Tensor& x : {columns(q, sizes_.heads, key(), sizes_.nope, sizes_.rope), shared_key(down)})
-    ctx.k.run(RopeArgs{.x = x,
-                       .cos = rope_->cos,
-                       .sin = rope_->sin,
-                       .positions = ctx.batch.positions,
-                       .inverse = inverse,
-                       .interleaved = sizes_.rope_interleaved},
-              ctx.compute);
+Tensor LatentAttention::turned_of(const Tensor& q) const {
+  return columns(q, sizes_.heads, key(), sizes_.nope, sizes_.rope);
+}
+
+void LatentAttention::rotate(Ctx& ctx, const Tensor& x, bool inverse) const {
+  ctx.k.run(RopeArgs{.x = x,
+                     .cos = rope_->cos,
+                     .sin = rope_->sin,
+                     .positions = ctx.batch.positions,
+                     .inverse = inverse,
+                     .interleaved = sizes_.rope_interleaved},
+            ctx.compute);
 }
 
 Owned LatentAttention::keys(Ctx& ctx, const Tensor& kv, const Tensor& down) const {
@@ -146,7 +149,7 @@ Owned LatentAttention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual
   Owned c_kv = ctx.activation({n, s.kv_rank});
   kv_norm_.forward(ctx, compressed_kv(*down), columns(*c_kv, 1, s.kv_rank, 0, s.kv_rank), saved);
   Owned kv = kv_up_.forward(ctx, *c_kv, saved);
-  rotate(ctx, q, *down, false);
+  rotate(ctx, turned_of(q), false), rotate(ctx, shared_key(*down), false);
   Owned o = ctx.activation({n, s.heads * s.value});
   Owned lse = ctx.activation({ctx.batch.sequences, s.heads, ctx.batch.seq}, DType::f32);
   Owned k = keys(ctx, *kv, *down);
@@ -163,6 +166,38 @@ Owned LatentAttention::forward(Ctx& ctx, const Tensor& x, const Tensor& residual
   saved.keep(this, Kept::kv, std::move(kv));
   saved.keep(this, Kept::o, std::move(o));
   saved.keep(this, Kept::lse, std::move(lse));
+  return y;
+}
+
+void LatentAttention::let_go(const Recompute& r, Saved& saved) const {
+  if (r.has("qkv")) saved.let_go(this, Kept::q), saved.let_go(this, Kept::kv);
+  if (r.has("o")) saved.let_go(this, Kept::o);
+}
+
+// The shared key was turned in its place and is kept.
+void LatentAttention::again(Ctx& ctx, const Tensor&, Saved& saved) const {
+  const Sizes& s = sizes_;
+  if (saved.gone(this, Kept::kv))
+    saved.restore(this, Kept::kv, kv_up_.again(ctx, saved.get(this, Kept::c_kv)));
+  if (saved.gone(this, Kept::q)) {
+    Owned q = q_up_->again(ctx, saved.get(this, Kept::c_q));
+    rotate(ctx, turned_of(*q), false);
+    saved.restore(this, Kept::q, std::move(q));
+  }
+  if (!saved.gone(this, Kept::o)) return;
+  const Tensor down = saved.get(this, Kept::down), kv = saved.get(this, Kept::kv);
+  const Tensor q = q_up_ ? saved.get(this, Kept::q) : down.narrow(1, 0, first());
+  Owned o = ctx.activation({down.rows(), s.heads * s.value}), k = keys(ctx, kv, down);
+  // The tensors that ranks exchange for it were kept, so a second copy is freed at once.
+  attend_heads(ctx, split(ctx, q, *k, kv), heads_of(ctx, *o, s.heads, s.value, 0, s.value),
+               saved.get(this, Kept::lse));
+  saved.restore(this, Kept::o, std::move(o));
+}
+
+Owned LatentAttention::output_again(Ctx& ctx, const Tensor& residual, const Saved& saved) const {
+  const bool drop = resid_.on(ctx);
+  Owned y = out_.again(ctx, saved.get(this, Kept::o), drop ? Tensor() : residual);
+  if (drop) resid_.forward(ctx, *y, *y, residual);
   return y;
 }
 
@@ -203,7 +238,7 @@ Owned LatentAttention::backward_input(Ctx& ctx, const Tensor& dy, Saved& saved) 
                                      .db = ddown->narrow(1, first() + s.kv_rank, s.rope)},
             ctx.compute);
   dk.reset();
-  rotate(ctx, dq, *ddown, true);
+  rotate(ctx, turned_of(dq), true), rotate(ctx, shared_key(*ddown), true);
   {
     Owned dc = kv_up_.backward_input(ctx, *dkv, saved);
     kv_norm_.backward_input(ctx, columns(*dc, 1, s.kv_rank, 0, s.kv_rank), compressed_kv(*ddown), saved);

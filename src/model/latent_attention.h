@@ -30,6 +30,13 @@ class LatentAttention {
   Owned forward(Ctx&, const Tensor& x, const Tensor& residual, Saved&) const;
   Owned backward_input(Ctx&, const Tensor& dy, Saved&) const;
   void backward_weight(Ctx&, Saved&) const;
+  // "qkv" (q if it is made from compressed rows, k without positions, v) and "o" (Layer::let_go). Compressed
+  // rows are kept.
+  void let_go(const Recompute&, Saved&) const;
+  void again(Ctx&, const Tensor& x, Saved&) const;
+  // residual + attention's projection, of "o".
+  Owned output_again(Ctx&, const Tensor& residual, const Saved&) const;
+  bool keeps_input(const Ctx&) const { return false; }
 
  private:
   int64_t key() const { return sizes_.nope + sizes_.rope; }  // columns of a head of q and k
@@ -37,7 +44,8 @@ class LatentAttention {
   // Columns of `down`, the product of x with q_a (or q) and kv_a side by side: the first, c_kv, the key part.
   Tensor compressed_kv(const Tensor& down) const;  // [N, 1, kv_rank]
   Tensor shared_key(const Tensor& down) const;     // [N, 1, rope]
-  void rotate(Ctx&, const Tensor& q, const Tensor& down, bool inverse) const;
+  Tensor turned_of(const Tensor& q) const;         // [N, heads, rope]
+  void rotate(Ctx&, const Tensor& x, bool inverse) const;
   Owned keys(Ctx&, const Tensor& kv, const Tensor& down) const;  // [N, heads (nope + rope)]
   struct Heads {
     Tensor q, k, v;  // views [B, S, heads, columns]

@@ -7,6 +7,7 @@
 
 #include "base/rounding.h"
 #include "model/capacity.h"
+#include "spec/recompute.h"
 
 namespace trireme {
 
@@ -504,6 +505,21 @@ Owned Moe::shared_backward(Ctx& ctx, const Tensor& dy, const Tensor& dx, Saved& 
   Owned part = shared_->backward_input(ctx, saved.get(key, Kept::y), saved);
   shared_gate_->backward_input(ctx, *dlogits, *part, saved);
   return part;
+}
+
+// With ep the exchange keeps the experts' tensors, else this layer does.
+void Moe::let_go(const Recompute& r, Saved& saved) const {
+  exchange_.let_go(r, saved);
+  if (r.has("u")) saved.let_go(this, Kept::u);
+  if (r.has("a")) saved.let_go(this, Kept::a);
+  if (shared_) shared_->let_go(r, saved);
+}
+void Moe::again(Ctx& ctx, const Tensor& x, Saved& saved) const {
+  if (ctx.groups.ep)
+    exchange_.again(ctx, experts_, saved);
+  else
+    experts_.again(ctx, this, saved.get(this, Kept::xp), saved.get(this, Kept::offsets), saved);
+  if (shared_) shared_->again(ctx, x, saved);
 }
 
 // After the first pass "y" and "u" hold the gradients of what the forward pass kept there.

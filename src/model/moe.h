@@ -77,6 +77,10 @@ class Moe {
   Owned forward(Ctx&, const Tensor& x, const Tensor& residual, Saved&) const;
   Owned backward_input(Ctx&, const Tensor& dy, Saved&) const;
   void backward_weight(Ctx&, Saved&) const;
+  // "u" and "a", of the experts and of the shared one (Layer::let_go). The router's choices are kept.
+  void let_go(const Recompute&, Saved&) const;
+  void again(Ctx&, const Tensor& x, Saved&) const;
+  bool keeps_input(const Ctx&) const { return false; }
 
  private:
   RouteScore score() const { return sizes_.sigmoid ? RouteScore::sigmoid : RouteScore::softmax; }

@@ -12,15 +12,20 @@
 namespace trireme {
 namespace {
 
-// Elements of a token, in one block; 0 where no block keeps it under that name.
+// Whether most blocks are of experts: then the order is theirs.
+bool of_experts(const ModelSpec& m) {
+  return 2 * m.expert_blocks() > m.layers;
+}
+
+// Elements of a token, in one block.
 int64_t elements(const ModelSpec& m, std::string_view name) {
-  const bool experts_alone = m.moe() && m.expert_blocks() == m.layers;
-  if (name == "n1" || name == "n2") return m.hidden;
-  if (name == "u") return experts_alone ? 0 : m.ffn * (m.activation == "swiglu" ? 2 : 1);
-  if (name == "a") return experts_alone ? 0 : m.ffn;
-  if (m.latent()) return 0;
+  if (name == "qkv" && m.latent())
+    return (m.q_rank > 0 ? m.q_size() : 0) + m.heads * (m.nope_head_dim + m.v_head_dim);
   if (name == "qkv") return m.q_size() + 2 * m.kv_size();
-  return name == "o" ? m.q_size() : m.hidden;
+  if (name == "o") return m.o_size();
+  const int64_t wide = of_experts(m) ? m.experts_per_token * m.moe_ffn + m.shared_ffn : m.ffn;
+  if (name == "u") return wide * (m.activation == "swiglu" ? 2 : 1);
+  return name == "a" ? wide : m.hidden;
 }
 
 struct Limit {
@@ -71,10 +76,9 @@ std::vector<Texts> recompute_order(const ModelSpec& m, int64_t seq) {
   };
   std::vector<Priced> all;
   for (std::string_view name : kRecomputed) {
-    const int64_t n = elements(m, name);
-    if (n == 0) continue;
-    const double flops = recompute_flops_per_token(m, seq, false, recompute_of(Texts(std::string(name))));
-    all.push_back({std::string(name), flops / double(n)});
+    const double flops =
+        recompute_flops_per_token(m, seq, of_experts(m), recompute_of(Texts(std::string(name))));
+    all.push_back({std::string(name), flops / double(elements(m, name))});
   }
   std::stable_sort(all.begin(), all.end(), [](const Priced& a, const Priced& b) {
     return a.flops_per_element < b.flops_per_element;

@@ -287,9 +287,6 @@ void check_recompute(const RunSpec& run, Problems& out) {
                   ": {} is not a tensor that can be recomputed; those are {}{}", shown(name),
                   fmt::join(kRecomputed, ", "),
                   name.find(',') == std::string::npos ? "" : "; several are a list, as [\"n1\", \"o\"]"));
-      else if (run.model.latent() && name != "n1" && name != "n2" && name != "u" && name != "a")
-        wrong({key, "model.kv_rank"},
-              fmt::format(": {} is kept by latent attention; give of n1, n2, u and a", shown(name)));
     }
   if (l.recompute == "selective" && l.recompute_tensors.empty())
     wrong({"layout.recompute_tensors", "layout.recompute"},

@@ -79,6 +79,12 @@ INSTANTIATE_TEST_SUITE_P(
         "recompute=selective arch=qwen3_moe again=n2+mid tp=2 heads=4 kv_heads=2 hidden=32 experts=4 "
         "seq=24 capacity=0.8",
         "recompute=selective arch=deepseek_v3 again=n1+n2+u+a layers=3",
+        "recompute=selective arch=deepseek_v3 again=qkv+o+mid layers=3 dropout=0.1 microbatches=2",
+        "recompute=selective arch=deepseek_v3 again=n1+qkv+o+mid+n2+u+a layers=3 dp=2 ep=2 zero=3 "
+        "compute=bf16",
+        "recompute=selective arch=mixtral again=u+a microbatches=2 blocks=1",
+        "recompute=selective arch=qwen3_moe again=u+a+n2 dp=2 ep=2 experts=4 microbatches=2 buffer=0.4",
+        "recompute=selective arch=qwen2_moe again=a+u tp=2 heads=4 kv_heads=2 hidden=32 experts=4 seq=24",
         "recompute=selective pp=2 layers=4 microbatches=4 schedule=zb-h1 again=n1+n2+a+o",
         "recompute=selective pp=3 stages=2 layers=6 microbatches=6 schedule=v-half dp=2 zero=3"));
 
@@ -135,6 +141,35 @@ TEST(RecomputeFormulas, BytesOfABlock) {
     const Ran more = train_layout(run_of(c), {.steps = 1});
     for (size_t r = 0; r < more.ranks.size(); r++)
       EXPECT_EQ(more.ranks[r].saved - less.ranks[r].saved, kept_bytes(run, recompute_of(run.layout, 0)));
+  }
+}
+
+// Bytes that blocks of experts and latent attention do not keep, on one rank, by the names of the tensors.
+TEST(RecomputeFormulas, BytesOfExpertsAndLatentAttention) {
+  for (const char* text : {"arch=mixtral again=u", "arch=mixtral again=a compute=bf16",
+                           "arch=qwen2_moe again=u+a", "arch=deepseek_v3 again=qkv",
+                           "arch=deepseek_v3 again=o+mid compute=bf16", "arch=deepseek_v3 again=qkv+o+u+a"}) {
+    SCOPED_TRACE(text);
+    Case c = from_text(text);
+    c.layers = 3;
+    c.recompute = "selective";
+    const RunSpec run = run_of(c);
+    const ModelSpec& m = run.model;
+    const Recompute r = recompute_of(run.layout, 0);
+    const Ran less = train_layout(run, {.steps = 1});
+    c.recompute = "none";
+    const Ran all = train_layout(run_of(c), {.steps = 1});
+    const int64_t n = run.batch.micro * run.data.seq_len, e = run.precision.compute == "f32" ? 4 : 2;
+    const int64_t experts = m.expert_blocks(), dense = m.layers - experts;
+    const int64_t wide = experts * (m.experts_per_token * m.moe_ffn + m.shared_ffn) + dense * m.ffn;
+    int64_t columns = 0;
+    if (r.has("qkv")) columns += m.layers * m.heads * (m.nope_head_dim + m.v_head_dim);
+    if (r.has("qkv") && m.q_rank > 0) columns += m.layers * m.q_size();
+    if (r.has("o")) columns += m.layers * m.o_size();
+    if (r.has("mid")) columns += m.layers * m.hidden;
+    if (r.has("u")) columns += 2 * wide;
+    if (r.has("a")) columns += wide;
+    EXPECT_EQ(all.ranks[0].saved - less.ranks[0].saved, e * n * columns);
   }
 }
 

@@ -399,12 +399,6 @@ TEST(RunSpec, RecomputeKeysThatSayNothing) {
   EXPECT_HAS(wrong("recompute = \"full\"\nrecompute_shard = true"), "true has no effect with tp = 1");
   EXPECT_HAS(wrong("recompute = \"full\"\nrecompute_shard = true\ntp = 2\nsequence = true"),
              "divides activations already");
-  EXPECT_HAS(error_of([] {
-               parse(
-                   "[model]\narch = \"deepseek_v2\"\n[layout]\nrecompute = \"selective\"\n"
-                   "recompute_tensors = [\"qkv\"]");
-             }),
-             "\"qkv\" is kept by latent attention");
 }
 
 TEST(RunSpec, EveryKeyCanBeSetAndIsRangeChecked) {
