@@ -1,6 +1,8 @@
 // The price of one of trireme's own layouts before it is replayed: the lower bound of its step
 // (plan/step_bound.h), divided by cause.
 #pragma once
+#include <array>
+#include <memory>
 #include <optional>
 
 #include "cost/step_time.h"
@@ -11,14 +13,14 @@ namespace trireme {
 
 class BoundStep {
  public:
-  // The place of a sharding without any collective or update: no sharding takes less.
-  static constexpr size_t kNoReplicas = size_t(-1);
-
   // For many layouts of one division. Collectives among replicas depend on sharding, offload and the order of
   // axes; passes depend on the microbatch, recompute, whether there are several chunks, and the order of
   // axes.
   void clear() { clear_passes(), states_.clear(); }  // another division
-  void clear_passes() { passes_ = {}; }              // another microbatch
+  void clear_passes() {                              // another microbatch
+    for (auto& by_order : passes_)
+      for (std::unique_ptr<Passes>& p : by_order) p.reset();
+  }
   // schedule: a name of the search. keys: for those that StepCase lacks. exact: as StepBound::of().
   // Requires: StepCase::own. again, sharding: numbers of the recompute and of the sharding and place of its
   // state.
@@ -27,6 +29,9 @@ class BoundStep {
   // Seconds that no sharding takes less than, at once (StepBound::least).
   double least(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
                size_t again);
+  // Seconds that its collectives take alone (StepBound::lane).
+  double lane(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
+              const LayoutSpec& keys, size_t again, size_t sharding);
 
  private:
   struct Passes {
@@ -37,13 +42,18 @@ class BoundStep {
   };
   const Passes& passes_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t again);
   void set_passes(const Passes&);  // writes work_
-
-  std::array<std::array<std::optional<Passes>, kOrders>, 6> passes_;  // by recompute and chunks, and order
   struct States {
     std::array<LayerWork, kWorkLayers> layers;
     double update = 0, offload = 0;  // seconds, of the most loaded rank
   };
-  std::vector<std::array<std::optional<States>, kOrders>> states_;  // by sharding
+  const States& states_of(const StepCase&, const DeviceFigures&, const FitValues&, const Passes&,
+                          size_t sharding);
+  // Its work is work_.
+  BoundCase case_of(std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
+                    const LayoutSpec& keys, const Passes&, const States&);
+
+  std::array<std::array<std::unique_ptr<Passes>, kOrders>, 6> passes_;  // by recompute and chunks, and order
+  std::vector<std::array<std::optional<States>, kOrders>> states_;      // by sharding
   WorldWork work_;
 };
 

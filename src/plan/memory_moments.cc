@@ -59,6 +59,14 @@ bool holds(const HeldCounts& a, const HeldCounts& b) {
   return fewer == 0;
 }
 
+bool has_all(const UnitCounts& a, const UnitCounts& b) {
+  return std::all_of(b.begin(), b.end(), [&](const auto& one) {
+    return std::any_of(a.begin(), a.end(), [&](const auto& other) {
+      return other.first == one.first && other.second >= one.second;
+    });
+  });
+}
+
 // The peaks of each pass, without those that others cover.
 class PeakList {
  public:
@@ -105,6 +113,10 @@ class PeakList {
         else if (!covered(m))
           add(kWorkLayers, kPassForward, m);
     for (auto& [state, counts] : out.held) counts.resize(out.moments.size());
+    for (const UnitCounts& a : out.units) {
+      out.has_all.emplace_back();
+      for (const UnitCounts& b : out.units) out.has_all.back().push_back(has_all(a, b));
+    }
   }
 
  private:
@@ -289,7 +301,9 @@ struct MemoryMoments::Impl {
     std::vector<Rank> ranks;
     std::vector<Least> least;                     // by group
     std::vector<std::vector<ShownStage>> stages;  // by group and chunk
-    Schedule schedule;                            // other ranks are empty
+    Schedule compute;
+    // `compute` with all passes and messages, once a program is made.
+    Schedule schedule;
     std::vector<std::vector<int>> send_ends;
   };
   std::map<Pipeline, Timetable> timetables;
@@ -307,10 +321,8 @@ struct MemoryMoments::Impl {
   Timetable& timetable(const Pipeline& p) {
     Timetable& t = timetables[p];
     if (t.holders) return t;
-    const Schedule compute = make_schedule(p.schedule, int(p.pp), int(p.chunks), int(p.microbatches));
-    t.schedule = with_passes(compute, {.recomputes = true});
-    t.holders.emplace(t.schedule);
-    t.send_ends = send_ends(t.schedule);
+    t.compute = make_schedule(p.schedule, int(p.pp), int(p.chunks), int(p.microbatches));
+    t.holders.emplace(t.compute);
     const std::vector<StageRange>& all = ranges_of(p.pp, p.chunks);
     std::vector<size_t> group;
     for (int r = 0; r < int(p.pp); r++) {
@@ -325,17 +337,17 @@ struct MemoryMoments::Impl {
       if (g == t.stages.size()) t.stages.push_back(stages), t.least.push_back({layers, 0});
       group.push_back(g);
     }
-    choose_ranks(t, compute, all, group);
-    for (int r = 0; r < int(p.pp); r++)
-      if (std::none_of(t.ranks.begin(), t.ranks.end(), [&](const auto& k) { return k.number == r; })) {
-        t.schedule.ranks[size_t(r)].clear();
-        t.send_ends[size_t(r)].clear();
-      }
+    choose_ranks(t, all, group);
     return t;
+  }
+  static void complete(Timetable& t) {
+    if (!t.schedule.ranks.empty()) return;
+    t.schedule = with_passes(std::move(t.compute), {.recomputes = true});
+    t.send_ends = send_ends(t.schedule);
   }
   // Among ranks with the same layers, chooses those that hold the most. A layer that waits for its weight
   // gradient may hold any share of what it holds before its input gradient.
-  static void choose_ranks(Timetable& t, const Schedule& compute, const std::vector<StageRange>& stages,
+  static void choose_ranks(Timetable& t, const std::vector<StageRange>& stages,
                            const std::vector<size_t>& group) {
     constexpr double kShares[] = {0, 0.06, 0.25, 0.8, 0.95, 1.05, 1.25, 4, 16, 1000};
     struct Most {
@@ -343,10 +355,10 @@ struct MemoryMoments::Impl {
       int rank = 0;
     };
     std::vector<std::array<Most, std::size(kShares)>> most(t.stages.size());
-    for (int r = 0; r < int(compute.ranks.size()); r++) {
+    for (int r = 0; r < int(t.compute.ranks.size()); r++) {
       double before = 0, waiting = 0;
       int64_t blocks = 0;
-      for (const Action& a : compute.ranks[size_t(r)]) {
+      for (const Action& a : t.compute.ranks[size_t(r)]) {
         const StageRange& stage = stages[size_t(a.stage)];
         const auto layers = double(stage.layers());
         if (a.kind == Act::F) before += layers;
@@ -438,6 +450,7 @@ struct MemoryMoments::Impl {
   std::vector<RankMoments> make(const Pipeline& p, int64_t left_out, const RecordedLayers& of,
                                 const UnitPolicy& by, bool exchanges) {
     Timetable& t = timetable(p);
+    complete(t);
     ShardPolicy policy = of.policy;
     const int zero = by.every_pass ? 3 : 1;  // with ZeRO 1 each unit leaves by itself
     policy.zero = zero;
@@ -463,7 +476,7 @@ struct MemoryMoments::Impl {
     }
     std::vector<RankMoments> out;
     for (size_t g = 0; g < peaks.size(); g++) {
-      out.push_back({.layers = t.least[g].layers, .units = {}, .moments = {}, .held = {}});
+      out.push_back({.layers = t.least[g].layers, .units = {}, .has_all = {}, .moments = {}, .held = {}});
       peaks[g].list(out.back());
     }
     return out;

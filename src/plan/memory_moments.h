@@ -42,6 +42,7 @@ struct UnitPolicy {
 struct RankMoments {
   std::array<int64_t, size_t(kWorkLayers)> layers{};  // by kind
   std::vector<UnitCounts> units;
+  std::vector<std::vector<char>> has_all;  // [a][b]: units[a] has each unit as often as units[b]
   std::vector<MemoryMoment> moments;  // none holds at least as much of everything as another one of its pass
   // Counts by moment, for each state (or kBatches, kBoundaries) that some moment has.
   std::vector<std::pair<uint32_t, std::vector<float>>> held;

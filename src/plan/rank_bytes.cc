@@ -40,14 +40,6 @@ struct RankKind {
   std::vector<Most> most;  // by some of RankMoments::units
 };
 
-bool has_all(const UnitCounts& a, const UnitCounts& b) {
-  return std::all_of(b.begin(), b.end(), [&](const auto& one) {
-    return std::any_of(a.begin(), a.end(), [&](const auto& other) {
-      return other.first == one.first && other.second >= one.second;
-    });
-  });
-}
-
 RankKind kind_of(const RankMoments& m, const RecordedLayers& r, const HeldBytes& bytes) {
   RankKind out{.moments = &m, .most = {}};
   std::vector<RankKind::Most> all(m.units.size());
@@ -63,9 +55,8 @@ RankKind kind_of(const RankMoments& m, const RecordedLayers& r, const HeldBytes&
   // A moment is left out if another one has more of everything.
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.held > b.held; });
   for (const RankKind::Most& one : all)
-    if (std::none_of(out.most.begin(), out.most.end(), [&](const RankKind::Most& other) {
-          return has_all(m.units[other.units], m.units[one.units]);
-        }))
+    if (std::none_of(out.most.begin(), out.most.end(),
+                     [&](const RankKind::Most& other) { return m.has_all[other.units][one.units] != 0; }))
       out.most.push_back(one);
   return out;
 }
@@ -212,16 +203,23 @@ struct RankBytes::Impl {
     return policy;
   }
 
-  StepMemory of(const SearchLayout& l, double base, double limit) {
+  StepMemory least(const SearchLayout& l, double base) {
+    const Kind& kind = kind_of_layout(l);
+    const RecordedLayers& r = *kind.recorded;
+    const Shares& s = shares_of(l, r);
+    StepMemory most;
+    for (const MemoryMoments::Least& rank : kind.least) {
+      const double states = states_of(rank.layers, r, s), held = double(rank.blocks) * kind.forwarded,
+                   total = states + held + base;
+      if (total > most.total) most = {.states = states, .activations = held, .base = base, .total = total};
+    }
+    return most;
+  }
+
+  StepMemory of(const SearchLayout& l, double base) {
     Kind& kind = kind_of_layout(l);
     const RecordedLayers& r = *kind.recorded;
     const Shares& s = shares_of(l, r);
-    if (limit < INFINITY)
-      for (const MemoryMoments::Least& rank : kind.least) {
-        const double states = states_of(rank.layers, r, s), held = double(rank.blocks) * kind.forwarded;
-        if (states + held + base > limit)
-          return {.states = states, .activations = held, .base = base, .total = states + held + base};
-      }
     const std::vector<RankKind>*& ranks = kind.ranks[policy_of(l, r, s)];
     if (!ranks) ranks = &ranks_of(kind, policy_of(l, r, s));
     StepMemory most;
@@ -257,8 +255,11 @@ struct RankBytes::Impl {
 RankBytes::RankBytes(RunSpec run, std::string_view cut)
     : impl_(std::make_unique<Impl>(std::move(run), cut)) {}
 RankBytes::~RankBytes() = default;
-StepMemory RankBytes::of(const SearchLayout& l, double base, double limit) {
-  return impl_->of(l, base, limit);
+StepMemory RankBytes::of(const SearchLayout& l, double base) {
+  return impl_->of(l, base);
+}
+StepMemory RankBytes::least(const SearchLayout& l, double base) {
+  return impl_->least(l, base);
 }
 
 }  // namespace trireme

@@ -1,7 +1,6 @@
 // A layout's memory in trireme's own runs: what its layers keep and need by their tapes (layer_bytes.h), at
 // the moments that its programs have (memory_moments.h). docs/search.md, "Memory".
 #pragma once
-#include <limits>
 #include <memory>
 #include <optional>
 
@@ -17,8 +16,9 @@ class RankBytes {
   RankBytes(RunSpec run, std::string_view cut);
   ~RankBytes();
   // Memory of the most loaded rank. base: StepMemory::base.
-  // If it is above `limit`, a total between that limit and the right one may do.
-  StepMemory of(const SearchLayout&, double base, double limit = std::numeric_limits<double>::infinity());
+  StepMemory of(const SearchLayout&, double base);
+  // At most that memory, at once: states, and the layers that microbatches hold.
+  StepMemory least(const SearchLayout&, double base);
 
  private:
   struct Impl;

@@ -144,14 +144,20 @@ class DivisionSearch {
   void list_shardings();
   void list_orders();
   void list_states();
-  // The fullest rank of that sharding, its optimizer's state on the device or where it waits (0, 1).
-  void set_memory(size_t sharding, size_t waits);
+  // Makes that sharding the current one, its optimizer's state on the device or where it waits (0, 1).
+  void set_sharding(size_t sharding, size_t waits);
+  // Memory of the most loaded rank, of other software; of trireme's own layouts, if not exact at least so
+  // much.
+  StepMemory memory_of(size_t sharding, size_t waits);
+  StepMemory own_memory(bool exact);
   // A schedule, microbatch and recompute: what is held beside states.
   void kind(const KnownSchedule&, int64_t chunks, Again);
+  void weigh(size_t sharding);
   void set_least();
+  bool all_change_nothing();
+  bool changes_nothing(Priced);
   bool changes_nothing(Nearest);
-  bool changes_nothing(Priced&);
-  void price_orders(size_t sharding);
+  void price_orders();
   StepSeconds other_step(Nearest);
   void candidate(const Priced&);
   void take(const Priced&);
@@ -181,8 +187,10 @@ class DivisionSearch {
   std::vector<Nearest> orders_;
   PipelinePlaces places_;
   std::array<StepMemory, 4> at_place_;  // of them, but for their states
+  size_t sharding_ = 0;                 // current: its place in of_shardings_
   StepMemory memory_;
-  std::vector<StepMemory> of_shardings_;  // current kind: by sharding, then whether state waits
+  // By sharding of the current kind, then whether state waits. Lower bounds for trireme's own layouts.
+  std::vector<StepMemory> of_shardings_;
   Priced best_;
   bool any_ = false;
   size_t last_dominator_ = 0;
@@ -200,11 +208,11 @@ class DivisionSearch {
   double nearest_bytes_ = 0;  // of the division: its leanest layout's
   StepBound& bound_;
   BoundStep own_step_;
-  struct Least {
-    Priced passes;
-    std::optional<Priced> alone;  // without collectives among replicas
-  };
-  std::array<Least, kOrders> least_;  // by order, for the current kind
+  // trireme's own: by order, for the current kind.
+  std::array<Priced, kOrders> least_;
+  // Lower bounds for the current sharding, wherever its state waits. Score 0: unknown.
+  std::array<Priced, kOrders> sharded_;
+  double front_least_ = INFINITY;  // seconds_of() the front's fastest
   // Of a division and microbatch; by recompute, whether stages have several chunks, and the order of the
   // axes.
   std::array<std::array<std::array<std::optional<StepParts>, kOrders>, 2>, 3> parts_;
@@ -281,18 +289,17 @@ void DivisionSearch::list_states() {
     }
 }
 
-void DivisionSearch::set_memory(size_t sharding, size_t waits) {
+void DivisionSearch::set_sharding(size_t sharding, size_t waits) {
   at_.zero = shardings_[sharding].zero;
   at_.shards = shardings_[sharding].shards;
   at_.offload = waits == 1;
-  if (bytes_) {
-    // If layouts are too large, only the bytes of the smallest one are printed.
-    const double smallest = out_.refused[size_t(Refusal::memory)].bytes;
-    const double limit =
-        smallest == 0 ? INFINITY : std::max({room_, smallest, out_.fits > fits_before_ ? 0 : nearest_bytes_});
-    memory_ = bytes_->of(at_, q_.fits[size_t(Fit::base)], limit);
-    return hold_more(q_, at_, memory_);
-  }
+  c_.zero = at_.zero;
+  c_.shards = at_.shards;
+  c_.offload = at_.offload ? q_.disk : 0;
+}
+
+StepMemory DivisionSearch::memory_of(size_t sharding, size_t waits) {
+  StepMemory most;
   const auto n = size_t(places_.count);
   const size_t first = (sharding * waits_ + waits) * n;
   for (size_t i = 0; i < n; i++) {
@@ -300,8 +307,16 @@ void DivisionSearch::set_memory(size_t sharding, size_t waits) {
     m.states = states_[first + i];
     m.total = m.states + m.activations + m.gradients + m.logits + m.base;
     hold_more(q_, at_, m);
-    if (i == 0 || m.total > memory_.total) memory_ = m;
+    if (i == 0 || m.total > most.total) most = m;
   }
+  return most;
+}
+
+StepMemory DivisionSearch::own_memory(bool exact) {
+  const double base = q_.fits[size_t(Fit::base)];
+  StepMemory m = exact ? bytes_->of(at_, base) : bytes_->least(at_, base);
+  hold_more(q_, at_, m);
+  return m;
 }
 
 void DivisionSearch::run(const SearchLayout& division) {
@@ -339,83 +354,96 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
     list_states();
     for (size_t i = 0; i < size_t(places_.count); i++) at_place_[i] = rank_memory(c_, q_.fits, places_.at[i]);
   }
-  const auto all = int64_t(shardings_.size() * orders_.size() * (waits_ - first_wait_));
-  out_.candidates += all;
-  Refused& no = out_.refused[size_t(Refusal::memory)];
-  // The leanest of this kind is known; the others need no look where it is too large.
-  double least = 0;
-  size_t leanest = 0;
+  out_.candidates += int64_t(shardings_.size() * orders_.size() * (waits_ - first_wait_));
   of_shardings_.resize(shardings_.size() * waits_);
+  double least = INFINITY;
   for (size_t i = 0; i < of_shardings_.size(); i++) {
     if (i % waits_ < first_wait_) continue;
-    set_memory(i / waits_, i % waits_);
-    of_shardings_[i] = memory_;
-    if (least == 0 || memory_.total < least) least = memory_.total, leanest = i;
+    set_sharding(i / waits_, i % waits_);
+    of_shardings_[i] = bytes_ ? own_memory(false) : memory_of(i / waits_, i % waits_);
+    least = std::min(least, of_shardings_[i].total);
   }
-  if (least > room_) {
-    out_.at_once += all, no.candidates += all;
-    nearest_bytes_ = std::min(nearest_bytes_, least);
-    if (no.bytes == 0 || least < no.bytes) {
-      no.bytes = least, no.nearest = at_;
-      const Sharding& s = shardings_[leanest / waits_];
-      no.nearest.zero = s.zero, no.nearest.shards = s.shards;
-      no.nearest.offload = leanest % waits_ == 1, no.nearest.nearest = Nearest::tensor;
+  if (q_.own && least <= room_) set_least();
+  for (size_t i = 0; i < of_shardings_.size(); i++) {
+    if (i % waits_ < first_wait_) continue;
+    set_sharding(i / waits_, i % waits_);
+    weigh(i);
+  }
+}
+
+// Its exact memory is found only if that can change an answer.
+void DivisionSearch::weigh(size_t sharding) {
+  memory_ = of_shardings_[sharding];
+  sharding_ = sharding;
+  if (!at_.offload) sharded_ = {};
+  const auto orders = int64_t(orders_.size());
+  Refused& no = out_.refused[size_t(Refusal::memory)];
+  // If layouts are too large, only the bytes of the smallest one are printed.
+  const bool fits = out_.fits > fits_before_;
+  const auto smallest = [&] {
+    return memory_.total < no.bytes || no.bytes == 0 || (!fits && memory_.total < nearest_bytes_);
+  };
+  if (bytes_) {
+    if (memory_.total > room_ ? !smallest() : all_change_nothing()) {
+      if (memory_.total > room_)
+        no.candidates += orders;
+      else
+        out_.unweighed += orders;
+      return;
+    }
+    memory_ = own_memory(true);
+  }
+  if (memory_.total > room_) {
+    no.candidates += orders;
+    nearest_bytes_ = std::min(nearest_bytes_, memory_.total);
+    if (no.bytes == 0 || memory_.total < no.bytes) {
+      no.bytes = memory_.total;
+      no.nearest = at_;
+      no.nearest.nearest = Nearest::tensor;
     }
     return;
   }
-  set_least();
-  for (size_t i = 0; i < shardings_.size(); i++)
-    for (size_t waits = first_wait_; waits < waits_; waits++) {
-      memory_ = of_shardings_[i * waits_ + waits];
-      at_.zero = shardings_[i].zero, at_.shards = shardings_[i].shards, at_.offload = waits == 1;
-      if (memory_.total > room_) {
-        no.candidates += int64_t(orders_.size());
-        if (no.bytes == 0 || memory_.total < no.bytes)
-          no.bytes = memory_.total, no.nearest = at_, no.nearest.nearest = Nearest::tensor;
-        continue;
-      }
-      out_.fits += int64_t(orders_.size());
-      c_.zero = at_.zero, c_.shards = at_.shards, c_.offload = at_.offload ? q_.disk : 0;
-      price_orders(i * waits_ + waits);
-    }
+  out_.fits += orders;
+  price_orders();
 }
 
-// trireme's own of this kind: what no sharding takes less than.
+// Lower bounds of every sharding of this kind.
 void DivisionSearch::set_least() {
   for (const Nearest order : orders_) {
-    Least& l = least_[size_t(order)];
-    l = {};
-    if (!q_.own) continue;
     c_.nearest = order;
-    Priced p{.layout = at_, .time = {}, .memory = {}};
+    Priced& p = least_[size_t(order)];
+    p = {.layout = at_, .time = {}, .memory = {}};
     p.time.total = own_step_.least(bound_, at_.schedule, c_, q_.figures, q_.fits, size_t(at_.again));
     set_price(q_, price_, p);
-    l.passes = p;
   }
 }
 
 // A layout that takes as little would change nothing: its division, the list and the front have better ones.
-bool DivisionSearch::changes_nothing(Priced& p) {
+bool DivisionSearch::changes_nothing(Priced p) {
   if (!any_ || p.score <= best_.score || kept_.size() < size_t(q_.best) ||
       p.score <= kept_.front().priced.score)
     return false;
   p.headroom = q_.figures.memory - memory_.total;
-  return std::any_of(out_.front.begin(), out_.front.end(), [&](const Priced& o) { return dominates(o, p); });
+  return seconds_of(q_, p) > kFrontTimes * front_least_ ||  // cut_front()
+         std::any_of(out_.front.begin(), out_.front.end(), [&](const Priced& o) { return dominates(o, p); });
 }
 
-// By what its passes take, and by what they take with bubbles and messages.
+// trireme's own. State that waits elsewhere makes no layout faster.
 bool DivisionSearch::changes_nothing(Nearest order) {
-  if (!q_.own) return false;
-  Least& l = least_[size_t(order)];
-  if (changes_nothing(l.passes)) return true;
-  if (!l.alone) {
+  if (changes_nothing(least_[size_t(order)])) return true;
+  Priced& sharded = sharded_[size_t(order)];
+  if (sharded.score == 0 && at_.zero >= 2) {
     c_.nearest = order;
-    l.alone = Priced{.layout = at_, .time = {}, .memory = {}};
-    l.alone->time = own_step_.of(bound_, at_.schedule, c_, q_.figures, q_.fits, q_.keys, size_t(at_.again),
-                                 BoundStep::kNoReplicas);
-    set_price(q_, price_, *l.alone);
+    sharded = {.layout = at_, .time = {}, .memory = {}};
+    sharded.time.total =
+        own_step_.lane(bound_, at_.schedule, c_, q_.figures, q_.fits, q_.keys, size_t(at_.again), sharding_);
+    set_price(q_, price_, sharded);
   }
-  return changes_nothing(*l.alone);
+  return sharded.score > 0 && changes_nothing(sharded);
+}
+
+bool DivisionSearch::all_change_nothing() {
+  return std::all_of(orders_.begin(), orders_.end(), [&](Nearest order) { return changes_nothing(order); });
 }
 
 StepSeconds DivisionSearch::other_step(Nearest order) {
@@ -425,15 +453,19 @@ StepSeconds DivisionSearch::other_step(Nearest order) {
 }
 
 // An order that changes nothing is not a separate layout: the first one represents it.
-void DivisionSearch::price_orders(size_t sharding) {
+void DivisionSearch::price_orders() {
   std::array<Priced, kOrders> all;
   size_t n = 0;
   for (const Nearest order : orders_) {
-    if (changes_nothing(order)) continue;
+    if (q_.own && changes_nothing(order)) continue;
     at_.nearest = c_.nearest = order;
     const StepSeconds time = q_.own ? own_step_.of(bound_, at_.schedule, c_, q_.figures, q_.fits, q_.keys,
-                                                   size_t(at_.again), sharding)
+                                                   size_t(at_.again), sharding_)
                                     : other_step(order);
+    if (q_.own && !at_.offload) {
+      sharded_[size_t(order)] = {.layout = at_, .time = time, .memory = {}};
+      set_price(q_, price_, sharded_[size_t(order)]);
+    }
     size_t same = 0;
     while (same < n && all[same].time.total != time.total) same++;
     if (same == n)
@@ -478,6 +510,7 @@ void DivisionSearch::join_front(const Priced& p) {
       last_dominator_ = i;
       return;
     }
+  front_least_ = std::min(front_least_, seconds_of(q_, p));
   std::erase_if(front, [&](const Priced& o) { return dominates(p, o); });
   front.push_back(p);
   last_dominator_ = front.size() - 1;

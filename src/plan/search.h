@@ -168,9 +168,9 @@ struct SearchResult {
   RejectedValues unmet;   // of request.require
   int64_t front_cut = 0;  // of the front, taken out by cut_front()
   int64_t divisions_seen = 0, candidates = 0, fits = 0;
-  int64_t at_once = 0;  // of the candidates, known not to fit by the leanest of their kind
-  double seconds = 0;   // that the search took, on one core
-  double rate() const { return seconds > 0 ? double(candidates - at_once) / seconds : 0; }
+  int64_t unweighed = 0;  // candidates that are too slow to change any list; they may fit or not
+  double seconds = 0;     // that the search took, on one core
+  double rate() const { return seconds > 0 ? double(candidates) / seconds : 0; }
 };
 
 SearchResult search(const SearchRequest&);

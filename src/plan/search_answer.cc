@@ -137,6 +137,7 @@ std::string batch_line(const SearchRequest& q, const SearchResult& r) {
 std::string searched_line(const SearchRequest& q, const SearchResult& r, const Confirmation* all) {
   std::string s =
       fmt::format("{} of {} layouts fit", three_digits(double(r.fits)), three_digits(double(r.candidates)));
+  if (r.unweighed > 0) s += fmt::format(", {} are too slow to weigh", three_digits(double(r.unweighed)));
   int64_t replayed = 0;
   std::string proof;
   if (all && q.own)

@@ -289,9 +289,11 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   if (!q.curve.empty()) s += q.curve + "\n";
   if (!q.note.empty()) s += q.note + "\n";
   if (!q.constants.empty()) s += q.constants + "\n";
-  s += fmt::format("{}, {} candidates: {} fit; {:.2f} s, {} candidates a second on one core\n",
+  s += fmt::format("{}, {} candidates: {} fit{}; {:.2f} s, {} candidates a second on one core\n",
                    r.divisions_seen == 1 ? "1 division" : count_text(r.divisions_seen) + " divisions",
-                   count_text(r.candidates), count_text(r.fits), r.seconds, count_text(int64_t(r.rate())));
+                   count_text(r.candidates), count_text(r.fits),
+                   r.unweighed > 0 ? ", " + count_text(r.unweighed) + " are too slow to weigh" : "",
+                   r.seconds, count_text(int64_t(r.rate())));
   s += refused_text(q, r);
   if (confirmed) s += confirmed_text(q, *confirmed);
   if (r.best.empty()) {
@@ -321,8 +323,8 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   s += fmt::format("\nPareto front of time, cost and memory left: {} of {}\n", listed.size(), r.front.size());
   for (const size_t i : listed) s += row(r.front[i]);
   if (r.front_cut > 0)
-    s += fmt::format("{} more take over {:g} times the best one's time\n", count_text(r.front_cut),
-                     kFrontTimes);
+    s += fmt::format("{}{} more take over {:g} times the best one's time\n",
+                     r.unweighed > 0 ? "at least " : "", count_text(r.front_cut), kFrontTimes);
   if (w) s += why_text(q, r, *w);
   if (flips) s += flips_text(*flips);
   s += "\nthe best, as a run file has it:\n" + run_file_of(q, r.best.front().layout);
@@ -364,7 +366,7 @@ std::string search_json(const SearchRequest& q, const SearchResult& r, const Sea
   }
   j["searched"] = {
       {"divisions", r.divisions_seen}, {"candidates", r.candidates}, {"fit", r.fits},
-      {"refused_at_once", r.at_once},  {"seconds", r.seconds},       {"candidates_per_s", r.rate()}};
+      {"not_weighed", r.unweighed},    {"seconds", r.seconds},       {"candidates_per_s", r.rate()}};
   if (confirmed) j["confirmed"] = confirmed_json(*confirmed);
   if (w) j["why"] = why_json(q, *w);
   if (flips) j["flips"] = SearchJson::parse(flips_json(*flips));

@@ -23,9 +23,15 @@ struct StepBound::Impl {
   // The stages of a division: each stage's class, and those of ranks, each once.
   struct Cut {
     std::vector<int> of_stage, ranks;
-    // By rank: layers, and those of the stages before its first one, by kind of WorldWork::kinds.
+    // By kind of WorldWork::kinds: a rank's layers, and those of the stages before its first one, with the
+    // messages between these.
     using Kinds = std::array<double, size_t(kWorkLayers)>;
-    std::vector<std::pair<Kinds, Kinds>> passes;
+    struct RankLayers {
+      Kinds own{}, before{};
+      double messages = 0;
+    };
+    std::vector<RankLayers> by_rank;
+    bool split = false;  // weight gradients are separate passes
   };
   std::map<std::tuple<std::string_view, int64_t, int64_t>, Cut> cuts;  // schedule, pp, chunks
   std::map<std::tuple<std::string_view, int64_t, int64_t, int64_t>, std::unique_ptr<PipelinePaths>> pipelines;
@@ -47,10 +53,12 @@ struct StepBound::Impl {
     const std::vector<StageRange> ranges =
         cut == "even" ? split_evenly(model, n) : split_layers(model, seq, n);
     std::vector<Layers> ranks(size_t(c.pp));
-    out.passes.resize(size_t(c.pp));
-    Cut::Kinds before{};
-    const std::vector<int> holder =
-        rank_of_stages(make_schedule(c.schedule, int(c.pp), int(c.chunks), int(c.pp)));
+    out.by_rank.resize(size_t(c.pp));
+    Cut::RankLayers before;
+    const Schedule schedule = make_schedule(c.schedule, int(c.pp), int(c.chunks), int(c.pp));
+    const std::vector<int> holder = rank_of_stages(schedule);
+    for (const std::vector<Action>& rank : schedule.ranks)
+      for (const Action& a : rank) out.split |= a.kind == Act::W;
     for (int s = 0; s < n; s++) {
       const StageRange& range = ranges[size_t(s)];
       Layers layers;
@@ -60,8 +68,13 @@ struct StepBound::Impl {
       if (range.head) layers.push_back(kHeadLayer);
       const auto r = size_t(holder[size_t(s)]);
       Layers& rank = ranks[r];
-      if (rank.empty()) out.passes[r].second = before;
-      for (const int k : layers) out.passes[r].first[size_t(k)] += 1, before[size_t(k)] += 1;
+      Cut::RankLayers& counts = out.by_rank[r];
+      if (s > 0 && holder[size_t(s) - 1] != int(r)) before.messages += 1;
+      if (rank.empty()) {
+        counts.before = before.before;
+        counts.messages = before.messages;
+      }
+      for (const int k : layers) counts.own[size_t(k)] += 1, before.before[size_t(k)] += 1;
       rank.insert(rank.end(), layers.begin(), layers.end());
       out.of_stage.push_back(class_of(layers));
     }
@@ -71,19 +84,52 @@ struct StepBound::Impl {
     return out;
   }
 
+  // Before a rank's first pass, a microbatch goes forward through the stages before; after its last input
+  // gradient, one comes back through them. Weight gradients of their own may come later.
   double least(const BoundCase& c) {
+    const Cut& cut = cut_of(c);
     double most = 0;
-    for (const auto& [own, before] : cut_of(c).passes) {
-      double busy = 0, first = 0;
-      for (size_t k = 0; k < std::min(own.size(), c.work->kinds.size()); k++) {
+    for (const Cut::RankLayers& rank : cut.by_rank) {
+      double forward = 0, input = 0, weight = 0, on = 0, back = 0;
+      for (size_t k = 0; k < std::min(rank.own.size(), c.work->kinds.size()); k++) {
         const LayerWork& w = c.work->kinds[k];
-        const auto forward = double(w.forward.total());
-        busy += own[k] * (forward + double(w.again.total() + w.input.total() + w.weight.total()));
-        first += before[k] * forward;
+        const auto f = double(w.forward.total()), i = double(w.again.total() + w.input.total()),
+                   g = double(w.weight.total());
+        forward += rank.own[k] * f;
+        input += rank.own[k] * i;
+        weight += rank.own[k] * g;
+        on += rank.before[k] * f;
+        back += rank.before[k] * (i + (cut.split ? 0 : g));
       }
-      most = std::max(most, double(c.microbatches) * busy + first);
+      const double message = rank.messages * double(c.work->message), m = double(c.microbatches);
+      const double arrived = on + message + m * (forward + input), returned = back + message;
+      most = std::max(most,
+                      cut.split ? arrived + std::max(m * weight, returned) : arrived + m * weight + returned);
     }
     return most;
+  }
+
+  // By class.
+  auto paths_of(const BoundCase& c) {
+    const Structure structure = structure_of(c);
+    Stages& known = stages[structure];
+    known.resize(classes.size());
+    return [this, &known, structure, &c](int k) -> StagePaths& {
+      std::unique_ptr<StagePaths>& p = known[size_t(k)];
+      if (!p) p = std::make_unique<StagePaths>(classes[size_t(k)], structure, c);
+      return *p;
+    };
+  }
+
+  // Collectives among replicas are one after another.
+  double lane(const BoundCase& c) {
+    if (c.work->zero < 2) return 0;
+    const Cut& cut = cut_of(c);
+    const auto paths = paths_of(c);
+    const Prices all = prices_of(*c.work);
+    double most = 0;
+    for (const int k : cut.ranks) most = std::max(most, paths(k).lane(cut.split, all));
+    return most * double(c.microbatches);
   }
 
   PricesAt prices_at(const BoundCase& c, bool exact) const {
@@ -106,14 +152,7 @@ struct StepBound::Impl {
 
   BoundParts of(const BoundCase& c, bool exact) {
     const Cut& cut = cut_of(c);
-    const Structure structure = structure_of(c);
-    Stages& known = stages[structure];
-    known.resize(classes.size());
-    const auto paths = [&](int k) -> StagePaths& {
-      std::unique_ptr<StagePaths>& p = known[size_t(k)];
-      if (!p) p = std::make_unique<StagePaths>(classes[size_t(k)], structure, c);
-      return *p;
-    };
+    const auto paths = paths_of(c);
     std::unique_ptr<PipelinePaths>& pipeline = pipelines[{c.schedule, c.pp, c.chunks, c.microbatches}];
     if (!pipeline)
       pipeline = std::make_unique<PipelinePaths>(c.schedule, c.pp, c.chunks, c.microbatches, cut.of_stage);
@@ -148,12 +187,9 @@ struct StepBound::Impl {
     for (size_t i = 0; i < added.size(); i++)
       if (const double n = path.counts->of(i * kWays + way_of(kFromCompute, kToCompute)); n > 0)
         passes += n * paths(added[i].stage_class).passes_of(added[i].span, at.prices);
-    double length = std::max(path.total, out.busiest);
+    double length = std::max({path.total, out.busiest, least(c), lane(c)});
     if (c.pp == 1 && c.work->zero >= 2)
       length = std::max(length, paths(cut.ranks[0]).whole(c.microbatches, at));
-    if (c.work->zero >= 2)
-      for (const int k : cut.ranks)
-        length = std::max(length, paths(k).lane(pipeline->split(), at.prices) * double(c.microbatches));
     out.bubble = std::clamp(passes - out.busiest, 0.0, length - out.busiest);
     out.messages = std::min(out.messages, length - out.busiest - out.bubble);
     out.replicas = length - out.messages - out.busiest - out.bubble;
@@ -170,6 +206,9 @@ BoundParts StepBound::of(const BoundCase& c, bool exact) {
 }
 double StepBound::least(const BoundCase& c) {
   return impl_->least(c);
+}
+double StepBound::lane(const BoundCase& c) {
+  return impl_->lane(c);
 }
 
 }  // namespace trireme

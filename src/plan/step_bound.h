@@ -50,9 +50,11 @@ class StepBound {
   // At most the replayed step. exact: the longest paths at these very prices are looked for; else those of
   // similar prices may do, which are found already.
   BoundParts of(const BoundCase&, bool exact);
-  // Returns a rougher bound at once: a rank's passes after the first forward pass through the earlier stages.
-  // Does not read collectives among replicas.
+  // Returns a rougher bound at once: a rank's passes, between the first microbatch's way to it and the last
+  // one's way back. Does not read collectives among replicas.
   double least(const BoundCase&);
+  // Another one: collectives among replicas, which are one after another. 0 with ZeRO 0 and 1.
+  double lane(const BoundCase&);
 
  private:
   struct Impl;

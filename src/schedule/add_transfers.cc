@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <unordered_map>
 
 #include "base/error.h"
 #include "schedule/schedule.h"
@@ -13,7 +12,8 @@ class TransferPass {
     for (size_t r = 0; r < s.ranks.size(); r++)
       for (const Action& a : s.ranks[r]) {
         require(a.kind < Act::SendF, "add_transfers on a schedule that has transfers or steps already");
-        rank_of_[key(a.stage, a.mb)] = int(r);
+        if (const size_t at = place(a.stage, a.mb); at >= rank_of_.size()) rank_of_.resize(at + 1, kNobody);
+        rank_of_[place(a.stage, a.mb)] = int(r);
       }
   }
 
@@ -31,11 +31,12 @@ class TransferPass {
   }
 
  private:
-  static uint32_t key(int stage, int mb) { return uint32_t(stage) << 16 | uint32_t(mb); }
+  static constexpr int kNobody = -1;
+  size_t place(int stage, int mb) const { return size_t(mb) * size_t(s_.stages) + size_t(stage); }
   bool elsewhere(int rank, int stage, int mb) const {
     if (stage < 0 || stage >= s_.stages) return false;
-    const auto it = rank_of_.find(key(stage, mb));
-    return it != rank_of_.end() && it->second != rank;
+    const size_t at = place(stage, mb);
+    return at < rank_of_.size() && rank_of_[at] != kNobody && rank_of_[at] != rank;
   }
   void receive(int rank, const Action& a, std::vector<Action>& out) const {
     if (a.kind == Act::F && elsewhere(rank, a.stage - 1, a.mb)) out.push_back({Act::RecvF, a.stage, a.mb});
@@ -49,7 +50,7 @@ class TransferPass {
   }
 
   const Schedule& s_;
-  std::unordered_map<uint32_t, int> rank_of_;  // of a microbatch in a stage
+  std::vector<int> rank_of_;  // by place()
 };
 
 }  // namespace

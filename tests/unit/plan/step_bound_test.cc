@@ -132,6 +132,43 @@ TEST(StepBound, ReplayingAllGivesTheSameBest) {
   }
 }
 
+// Layouts that are too slow to change an answer are left out; a search that keeps all leaves out none.
+TEST(StepBound, LeavingOutSlowLayoutsChangesNoAnswer) {
+  constexpr BoundedRun kSmall[] = {{"h100-p5", "llama", 8, 2048, 8, 32},
+                                   {"mi300x-8", "mixtral", 4, 4096, 8, 16},
+                                   {"h100-sxm-8", "gpt2", 12, 1024, 16, 16}};
+  for (const BoundedRun& b : kSmall) {
+    SearchRequest q = request_of(b);
+    q.disk = q.disk > 0 ? q.disk : 20e9;
+    q.best = 5;
+    SearchResult few = search(q);
+    q.best = 1000000;
+    SearchResult every = search(q);
+    EXPECT_EQ(every.unweighed, 0);
+    EXPECT_GT(few.unweighed, every.fits / 4);
+    EXPECT_LE(few.fits, every.fits);
+    EXPECT_GE(few.fits + few.unweighed, every.fits);
+    EXPECT_EQ(few.candidates, every.candidates);
+    // Which paths a bound knows depends on the layouts before.
+    constexpr double kAlike = 0.005;
+    ASSERT_EQ(few.best.size(), 5u);
+    for (size_t i = 0; i < few.best.size(); i++)
+      EXPECT_NEAR(few.best[i].score / every.best[i].score, 1, kAlike) << text_of(every.best[i].layout);
+    ASSERT_EQ(few.divisions.size(), every.divisions.size());
+    for (size_t i = 0; i < few.divisions.size(); i++)
+      EXPECT_NEAR(few.divisions[i].score / every.divisions[i].score, 1, kAlike);
+    cut_front(q, few), cut_front(q, every);
+    const auto covers = [&](const SearchResult& r, const Priced& p) {
+      return std::any_of(r.front.begin(), r.front.end(), [&](const Priced& o) {
+        return o.token_s <= p.token_s * (1 + kAlike) && o.cost <= p.cost * (1 + kAlike) &&
+               o.headroom >= p.headroom * (1 - kAlike);
+      });
+    };
+    for (const Priced& p : few.front) EXPECT_TRUE(covers(every, p)) << text_of(p.layout);
+    for (const Priced& p : every.front) EXPECT_TRUE(covers(few, p)) << text_of(p.layout);
+  }
+}
+
 // The first replay is not the best: bounds of these layouts are loose, and a later one is faster by 2.0 %.
 TEST(StepBound, TheSearchGoesOnWhereALaterLayoutMayBeFaster) {
   SearchRequest q = request_of({"b200-sxm-8", "llama", 14, 2048, 16, 32});
