@@ -111,15 +111,14 @@ std::string layout_text(const RunSpec& run) {
                             run.data.seq_len, l.zero, l.recompute);
 }
 
-bool runs_here(const RunSpec& run) {
-  return problems_of(run).empty() && unsupported_of(run).empty();
-}
-
 // A layout that this program runs, on a machine that a cluster file describes.
 bool is_own_run(const SimulateRunRequest& q, const RunSpec& run) {
   if (q.closed_form || q.run.file.empty()) return false;
   if (!q.cluster.empty() && !q.cluster.ends_with(".toml")) return false;
-  return q.software.empty() && q.site.empty() && q.constants.empty() && runs_here(run);
+  if (!q.software.empty() || !q.site.empty() || !q.constants.empty()) return false;
+  const std::string why = why_not_run(run);
+  if (!why.empty()) say("note: plan and train refuse this run, so it is priced in closed form: {}\n", why);
+  return why.empty();
 }
 
 void resolve_own_run(const SimulateRunRequest& q, Subject& s) {

@@ -9,7 +9,6 @@
 #include "plan/searched_step.h"
 #include "runtime/composed_booking.h"
 #include "sim/steady_step.h"
-#include "spec/complaint.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 
@@ -25,12 +24,6 @@ RunSpec run_of(const SearchRequest& q, const ConfirmRequest& c, const SearchLayo
   if (l.offload && q.disk_each_way && !c.run)
     run.train.device = "cuda", run.train.comm = "nccl", run.train.sum_order = "auto";
   return with_layout(std::move(run), l, q.disk_each_way);
-}
-
-std::string why_not_run(const RunSpec& run) {
-  for (const std::vector<Problem>& all : {problems_of(run), unsupported_of(run)})
-    if (!all.empty()) return text_of(run, all[0]);
-  return "";
 }
 
 void book(const SearchRequest& q, const RunSpec& run, Confirmed& c) {

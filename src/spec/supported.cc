@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "spec/complaint.h"
 #include "spec/walk.h"
 
 namespace trireme {
@@ -81,6 +82,12 @@ std::map<std::string, std::string> limits_of_version() {
       [](const std::string&, std::string_view) {});
   any.visit(walk);
   return limits;
+}
+
+std::string why_not_run(const RunSpec& run) {
+  for (const std::vector<Problem>& all : {problems_of(run), unsupported_of(run)})
+    if (!all.empty()) return text_of(run, all[0]);
+  return "";
 }
 
 }  // namespace trireme

@@ -200,6 +200,28 @@ TEST(Simulate, SlowAndFailingRanksInAWideLayout) {
   EXPECT_EQ(failed["waited_s"], 100);
 }
 
+// A run that this program does not train is simulated, and a line says why `plan` has no forecast of it.
+TEST(Simulate, SaysThatPlanRefusesTheRun) {
+  TempFolder tmp;
+  const std::string run = tmp.path() / "run.toml";
+  write_text_atomic(run,
+                    "[model]\narch = \"llama\"\nlayers = 4\nhidden = 512\nheads = 8\n[batch]\nglobal = 64\n"
+                    "[layout]\ndp = 8\n[train]\ndevice = \"cuda\"\ncomm = \"nccl\"\nsum_order = \"ordered\"\n"
+                    "[cluster]\nfile = \"h100-p5\"\n");
+  const Ran planned = trireme(tmp.path(), {"plan", run});
+  EXPECT_EQ(planned.code, 2);
+  EXPECT_NE(planned.err.find("cannot be had with train.comm"), std::string::npos) << planned.err;
+  const Ran refused = trireme(tmp.path(), {"simulate", run});
+  EXPECT_EQ(refused.code, 0) << refused.err;
+  EXPECT_NE(refused.err.find("note: plan and train refuse this run, so it is priced in closed form: "
+                             "train.sum_order"),
+            std::string::npos)
+      << refused.err;
+  const Ran right = trireme(tmp.path(), {"simulate", run, "--set", "train.sum_order=auto"});
+  EXPECT_EQ(right.code, 0) << right.err;
+  EXPECT_EQ(right.err.find("refuse"), std::string::npos) << right.err;
+}
+
 TEST(Simulate, RefusesWhatMakesNoSense) {
   TempFolder tmp;
   const auto why = [&](std::vector<std::string> args) {
