@@ -90,11 +90,12 @@ TEST(StepBound, IsBelowTheReplayAndCloseToIt) {
                              at(divided, 0.5), at(divided, 0.9), divided.back()));
   // Worst: a pass that waits for sums of the previous action, which no path knows.
   EXPECT_LT(at(errors, 0.5), 0.001);
-  EXPECT_LT(at(errors, 0.99), 0.05);
+  EXPECT_LT(at(errors, 0.99), 0.02);
+  EXPECT_LT(errors.back(), 0.05);
   EXPECT_LT(at(divided, 0.5), 0.005);
   EXPECT_LT(at(divided, 0.9), 0.02);
   EXPECT_LT(at(divided, 0.97), 0.05);
-  EXPECT_LT(std::max(errors.back(), divided.back()), 0.15);
+  EXPECT_LT(divided.back(), 0.12);
 }
 
 // All layouts that fit, replayed, against the search that replays in the order of bounds.
