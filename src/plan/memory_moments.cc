@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "model/stages.h"
@@ -150,15 +151,18 @@ class HeldByProgram {
     bool read = false;
     for (size_t i = 0; i < size_t(p.norm); i++) {
       if (i == until) {
+        add_grown(peaks);
         hold(-n);
         if (read) now_[kBoundaries] += n;
       }
       if (p.ops[i].kind == OpKind::free && !p.ops[i].back && !read) {
         read = true;
+        add_grown(peaks);
         now_[kBoundaries] -= n;
       }
       step(p.ops[i], peaks);
     }
+    add_grown(peaks);
   }
 
  private:
@@ -167,7 +171,11 @@ class HeldByProgram {
 
   void pass(const Op& op, LayerPass pass, PeakList& peaks) {
     const auto layer = size_t(op.layer);
-    if (open_.layer != op.layer || open_.mb != op.mb) settle();
+    if (open_.layer >= 0 && (open_.layer != op.layer || open_.mb != op.mb)) {
+      add_grown(peaks);
+      settle();
+    }
+    grown_ = false;
     peaks.add(layers_[layer].kind, pass, now_);
     switch (pass) {
       case kPassForward:
@@ -210,23 +218,27 @@ class HeldByProgram {
       case OpKind::weight:
         return pass(op, kPassWeight, peaks);
       case OpKind::clear:
+        add_grown(peaks);
         return move(op, kWeighted, {});
       case OpKind::load:
         now_[kBatches]++;
         break;
       case OpKind::unload:
+        add_grown(peaks);
         now_[kBatches]--;
         return;
       case OpKind::post:
         now_[kBoundaries]++;
         break;
       case OpKind::free:
+        add_grown(peaks);
         now_[kBoundaries]--;
         return;
       case OpKind::gather:
         unit(size_t(op.unit), kGatheredUnit)++;
         break;
       case OpKind::release:
+        add_grown(peaks);
         unit(size_t(op.unit), kGatheredUnit)--;
         return;
       case OpKind::open:
@@ -236,6 +248,7 @@ class HeldByProgram {
         reduce(op, peaks);
         return;
       case OpKind::retire:
+        add_grown(peaks);
         for (int32_t u = op.unit; u < std::max(op.last, op.unit + 1); u++)
           if (casts_)
             unit(size_t(u), kOnWire)--;
@@ -245,7 +258,11 @@ class HeldByProgram {
       default:
         return;
     }
-    peaks.add(kWorkLayers, kPassForward, now_);
+    grown_ = true;
+  }
+  // Outside of passes only those moments matter after which something is freed.
+  void add_grown(PeakList& peaks) {
+    if (std::exchange(grown_, false)) peaks.add(kWorkLayers, kPassForward, now_);
   }
   // A cast is made before the whole gradient goes.
   void reduce(const Op& op, PeakList& peaks) {
@@ -255,7 +272,8 @@ class HeldByProgram {
         if (!slots || shape_.units[size_t(u)].slots) unit(size_t(u), h) += n;
     };
     units(kOnWire, 1, false);
-    peaks.add(kWorkLayers, kPassForward, now_);
+    grown_ = true;
+    add_grown(peaks);
     units(kWholeGrad, -1, true);
   }
 
@@ -269,6 +287,7 @@ class HeldByProgram {
   const std::vector<uint32_t>& units_;
   bool casts_;
   HeldCounts now_{};
+  bool grown_ = false;  // since the last moment that was added
   Open open_;
 };
 
