@@ -133,15 +133,15 @@ void resolve_own_run(const SimulateRunRequest& q, Subject& s) {
   s.mtbf_hours = s.cluster.mtbf_hours;
 }
 
-// GPUs without measured kernels, as `plan` decides: both print the step that the search replays, or the bound
-// at the efficiency of the nearest step that the search has.
+// On GPUs without measured kernels, `plan` and this print the step that the search replays. If the search
+// does not know it, they print a replay op by op at the efficiency of the nearest step that it knows.
 bool price_as_searched(const SimulateRunRequest& q, Subject& s) {
   if (q.by_op || s.run.train.device != "cuda" || !has_own_devices(s.cluster) ||
       calibration_of(s.run, s.cluster))
     return false;
   const std::optional<NearestStep> n = nearest_step(s.run, s.cluster);
   if (n && !n->without.empty()) {
-    s.of_bound = n->of_bound();
+    s.of_bound = n->step.step_s / op_by_op_s(n->run, s.cluster, rank_threads_of(s.run));
     s.priced = fmt::format(
         "op by op from the tapes that its ranks will issue, at peak rates x {:.2f}, as without {}",
         s.of_bound, fmt::join(n->without, ", "));

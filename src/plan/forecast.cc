@@ -63,7 +63,7 @@ void price_step(Forecast& f, const RunSpec& run, const Schedule& schedule, const
 }
 
 // GPUs without measured kernels take the search's forecast, so that one layout has one step time.
-void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& cluster) {
+void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& cluster, int threads) {
   if (f.expected || run.train.device != "cuda" || !has_own_devices(cluster)) return;
   const std::optional<NearestStep> n = nearest_step(run, cluster);
   if (!n) return;
@@ -76,10 +76,11 @@ void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& clus
     f.roof_s = s.roof_s;
     f.tolls = s.tolls;
   } else {
-    const double scale = f.roof_s / s.roof_s;
+    const double scale = f.roof_s / op_by_op_s(n->run, cluster, threads);
     f.step_s = scale * s.step_s;
     f.low_s = scale * s.interval.low;
     f.high_s = scale * s.interval.high;
+    f.roof_s = scale * s.roof_s;
   }
   f.expected = f.closed_form = true;
 }
@@ -155,6 +156,10 @@ void add_stages(Forecast& f, const RunSpec& run, const ClusterSpec& given, int t
 
 }  // namespace
 
+double op_by_op_s(const RunSpec& run, const ClusterSpec& cluster, int threads) {
+  return step_time(run, schedule_of(run), at_the_roof(cluster), threads, KnownTapes()).step_s;
+}
+
 int64_t ranks_on_device(const RunSpec& run, const ClusterSpec& cluster) {
   return run.train.comm == "thread" && !has_own_devices(cluster) ? run.world() : 1;
 }
@@ -209,7 +214,8 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
     f.known_load = known_load(run);
   else
     f.routed = routed_bytes(run, schedule, f.wire), f.routed_flops = routed_flops(run, schedule, f.booking);
-  if (priced) price_step(f, run, schedule, cluster, threads, others), expect_as_searched(f, run, given);
+  if (priced)
+    price_step(f, run, schedule, cluster, threads, others), expect_as_searched(f, run, given, threads);
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
     f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));

@@ -60,6 +60,8 @@ struct StageForecast {
 
 // Ranks that share a device's memory: all where they are threads of one machine's CPU.
 int64_t ranks_on_device(const RunSpec&, const ClusterSpec&);
+// Seconds of a step, replayed op by op at the cluster's peak rates.
+double op_by_op_s(const RunSpec&, const ClusterSpec&, int threads);
 
 struct Forecast {
   Booking booking;                         // of the rank whose peak is the largest
@@ -79,8 +81,8 @@ struct Forecast {
   bool expected = false;
   // step_s is priced and replayed as the search does it (plan/searched_step.h). `time` is the bound's.
   bool closed_form = false;
-  // Then: settings that the search does not know. step_s is the bound at the efficiency of the step without
-  // them.
+  // Then: settings that the search does not know. step_s is that of the step without them, times what they
+  // change op by op.
   std::vector<std::string> without;
   double low_s = 0, high_s = 0;  // then: the interval that 80 of 100 published runs are in
   std::vector<std::pair<std::string, double>> tolls;  // then: shares of the step, largest first

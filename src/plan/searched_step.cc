@@ -170,7 +170,7 @@ std::optional<SearchedStep> searched_step(const RunSpec& run, const ClusterSpec&
 
 std::optional<NearestStep> nearest_step(const RunSpec& run, const ClusterSpec& cluster) {
   if (std::optional<SearchedStep> s = searched_step(run, cluster); s && !run.lora.active())
-    return NearestStep{std::move(*s), {}};
+    return NearestStep{std::move(*s), {}, run};
   NearestStep n;
   RunSpec known = run;
   const auto reset = [&](std::string_view key, auto& value, const auto& to) {
@@ -195,6 +195,7 @@ std::optional<NearestStep> nearest_step(const RunSpec& run, const ClusterSpec& c
   std::optional<SearchedStep> s = searched_step(known, cluster);
   if (!s) return std::nullopt;
   n.step = std::move(*s);
+  n.run = std::move(known);
   return n;
 }
 

@@ -49,8 +49,7 @@ std::optional<SearchedStep> searched_step(const RunSpec&, const ClusterSpec&);
 struct NearestStep {
   SearchedStep step;
   std::vector<std::string> without;  // "optimizer.name"; empty: the search knows the whole run
-  // An unknown setting's step is its bound times this.
-  double of_bound() const { return step.step_s / step.roof_s; }
+  RunSpec run;                       // without these
 };
 // Nothing: as searched_step(), of that run.
 std::optional<NearestStep> nearest_step(const RunSpec&, const ClusterSpec&);

@@ -275,6 +275,34 @@ TEST(Agree, ADrawnKeyMovesSearchPlanAndSimulateAlike) {
   EXPECT_GE(compared, draws);
 }
 
+// A setting that the search lacks moves the step as much as it moves the bound that is priced op by op. So
+// partial recompute is between none and full, and another optimizer or exchange changes little.
+TEST(Agree, AKeyThatTheSearchLacksMovesTheStepByItsOperations) {
+  TempFolder tmp;
+  put_file(tmp / "run.toml",
+           "[model]\narch = \"llama\"\nlayers = 8\nhidden = 2048\nheads = 16\nvocab = 32000\n"
+           "[data]\nseq_len = 16384\n[batch]\nglobal = 16\nmicro = 1\n[layout]\ndp = 4\ncp = 2\nzero = 2\n"
+           "[train]\ndevice = \"cuda\"\ncomm = \"nccl\"\nsum_order = \"auto\"\n"
+           "[cluster]\nfile = \"h100-sxm-8\"\n");
+  const auto step = [&](const std::vector<std::string>& sets) {
+    std::vector<std::string> args;
+    for (const std::string& set : sets) args = with(args, {"--set", set});
+    const std::optional<Said> s = planned_and_simulated(tmp.path(), tmp / "run.toml", args);
+    EXPECT_TRUE(s);
+    return s ? s->step_s : NAN;
+  };
+  const double none = step({}), full = step({"layout.recompute=full"});
+  EXPECT_GT(full, 1.1 * none);
+  const double some = step({"layout.recompute=full", "layout.recompute_blocks=4"});
+  EXPECT_GT(some, 1.03 * none);
+  EXPECT_LT(some, 0.97 * full);
+  const double products = step({"layout.recompute=selective", "layout.recompute_tensors=[\"u\", \"a\"]"});
+  EXPECT_GT(products, step({"layout.recompute=selective"}));
+  EXPECT_LT(products, full);
+  EXPECT_NEAR(step({"optimizer.name=muon"}) / none, 1, 0.15);
+  EXPECT_NEAR(step({"layout.cp_method=ulysses"}) / none, 1, 0.15);
+}
+
 // On up to 8 thread ranks, the bytes that `plan` prints are those of the real run's ledger, before and after
 // a key is changed.
 TEST(Agree, ADrawnKeyMovesPlanAndTheLedgerAlike) {
