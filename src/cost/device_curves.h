@@ -14,16 +14,18 @@ class StatedLinks;  // cost/stated_links.h
 
 // What a vendor states of a device, dense; and of its way to the others.
 struct DeviceFigures {
-  double bf16 = 0, fp8 = 0, fp4 = 0;    // FLOP/s; 0 = has no such type
-  double memory = 0;                    // bytes
-  double bandwidth = 0;                 // bytes/s
-  double bus = 0;                       // bytes/s of a long all-reduce among near devices (bus bandwidth)
-  double near = 8;                      // devices that reach each other so
-  double nic = 0;                       // bytes/s of a device to those farther away
-  double latency = 0;                   // s of a message to those farther away; 0 = a usual network's
-  double attention = 0;                 // FLOP/s of the fastest fused attention kernel (AttentionCurve)
-  double attention2 = 0;                // the same of FlashAttention 2; 0 = nobody runs it there
-  double k0 = 300, m0 = 200, n0 = 200;  // products of these sizes reach half their rate
+  double bf16 = 0, fp8 = 0, fp4 = 0;  // FLOP/s; 0 = has no such type
+  double memory = 0;                  // bytes
+  double bandwidth = 0;               // bytes/s
+  double bus = 0;                     // bytes/s of a long all-reduce among near devices (bus bandwidth)
+  double near = 8;                    // devices that reach each other so
+  double nic = 0;                     // bytes/s of a device to those farther away
+  double latency = 0;                 // s of a message to those farther away; 0 = a usual network's
+  double attention = 0;               // FLOP/s of the fastest fused attention kernel (AttentionCurve)
+  double attention2 = 0;              // the same of FlashAttention 2; 0 = no software runs it
+  double k0 = 300;            // products of this depth reach half their rate: the ends of a tile take as long
+  double units = 0;           // that compute tiles of products at once (multiprocessors); 0 = not known
+  double m0 = 200, n0 = 200;  // where units are not known: products of these sizes reach half their rate
   // Latencies, rounds and efficiencies that the cluster file states; null = none. A collective of trireme's
   // own runs takes no less (StepCase::own).
   std::shared_ptr<const StatedLinks> links;
@@ -49,12 +51,36 @@ inline double traffic_seconds(const DeviceFigures& d, Traffic t, double bytes) {
 struct ProductRate {
   double flops = 0, bytes = 2;
 };
+// A part of a product that one unit computes at a time. cuBLAS has these sizes among others; large ones
+// read less a multiplication (NVIDIA's Matrix Multiplication Background User's Guide).
+struct ProductTile {
+  double rows = 0, columns = 0, rate = 1;  // rate: relative to the largest tile's
+};
+inline constexpr std::array<ProductTile, 4> kProductTiles = {
+    {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.9}, {128, 64, 0.8}}};
+inline double whole_parts(double of, double each) {
+  const double whole = double(int64_t(of / each));  // faster than std::ceil
+  return whole + (whole * each < of ? 1 : 0);
+}
+// How much of the units' time the tiles of `group` products [m, n] fill: the last wave of tiles leaves units
+// idle, and tiles at the edges are not full.
+inline double filled_waves(double units, double m, double n, double group) {
+  double best = 0;
+  for (const ProductTile& t : kProductTiles) {
+    const double tiles = group * whole_parts(m, t.rows) * whole_parts(n, t.columns);
+    const double room = whole_parts(tiles, units) * units * t.rows * t.columns;
+    best = std::max(best, t.rate * group * m * n / room);
+  }
+  return best;
+}
 // How much of the rate the sides of a product [m, k] x [k, n] leave, `group` of them side by side: 0 to 1.
 // Shorter numbers pass faster, so a depth that hides the ends has as many more of them.
 inline double product_share(const DeviceFigures& d, double m, double n, double k, double bytes,
                             double group = 1) {
   constexpr double kHalf = 2;
-  return k / (k + d.k0 * kHalf / bytes) * group * m / (group * m + d.m0) * n / (n + d.n0);
+  const double deep = k / (k + d.k0 * kHalf / bytes);
+  if (d.units > 0) return deep * filled_waves(d.units, m, n, group);
+  return deep * group * m / (group * m + d.m0) * n / (n + d.n0);
 }
 // One of them: the larger of arithmetic and traffic; what it puts out has 16 bits.
 inline double product_seconds(const DeviceFigures& d, double m, double n, double k, ProductRate rate,

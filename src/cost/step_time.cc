@@ -419,16 +419,26 @@ double offloaded_time(const StepRoof& r, double dense, double experts) {
 // Of one, between neighbouring stages.
 double one_message(const StepRoof& r) {
   constexpr double kReached = 0.8, kLatency = 20e-6;
-  const double bytes = rows_of(r.c) * double(r.c.model.hidden) * 2 / (r.c.sequence ? double(r.c.tp) : 1);
+  const double whole = rows_of(r.c) * double(r.c.model.hidden) * 2, parts = double(r.c.tp);
+  const double bytes = whole / (r.c.sequence || r.c.scatters ? parts : 1);
   const double ranks = double(r.c.tp * r.c.cp) * (r.c.nearest == Nearest::stages ? 1 : double(r.c.dp));
   const double start = kLatency * (r.stages_near() ? 1 : r.slower_rounds());
-  return std::max(r.of(Fit::pp) * (bytes / (kReached * (r.stages_near() ? r.d.bus : r.d.nic)) + start),
-                  r.stated(CollectiveKind::p2p, bytes, double(r.c.pp), ranks));
+  const double joined = r.c.scatters && !r.c.sequence ? r.gathered(whole, parts, r.tensor_stride()) : 0;
+  return std::max(
+      r.of(Fit::pp) * (bytes / (kReached * (r.stages_near() ? r.d.bus : r.d.nic)) + start + joined),
+      r.stated(CollectiveKind::p2p, bytes, double(r.c.pp), ranks));
+}
+// Share of a chunk's messages that compute waits for.
+double waited_messages(const StepCase& c) {
+  if (c.own) return 0.5;  // posted: what arrives while the rank computes is not waited for
+  const bool hidden =
+      c.messages == StageMessages::hidden || (c.messages == StageMessages::by_schedule && c.chunks > 1);
+  return hidden ? 0 : 1;
 }
 double message_time(const StepRoof& r) {
   if (r.c.pp <= 1) return 0;
-  const double steady = r.c.messages_hidden ? 0 : double(r.c.chunks * r.c.microbatches) / 2;
-  return 2 * one_message(r) * (steady + double(r.c.pp) - 1);
+  const double fills = double(r.c.pp) - 1;
+  return 2 * one_message(r) * (waited_messages(r.c) * double(r.c.chunks * r.c.microbatches) + fills);
 }
 
 // How much slower a step is than its parts: the site's pace, and what nodes

@@ -77,6 +77,14 @@ enum class StageCut {
             // the head's with it (nanotron)
 };
 
+// Messages between stages that compute waits for, but where the pipeline fills and drains.
+enum class StageMessages {
+  by_schedule,  // all of each where stages have one chunk; none behind other chunks' compute (Megatron Core:
+                // "non-interleaved pipeline parallelism does not support overlapping p2p communication")
+  waited,       // all of each
+  hidden        // none
+};
+
 // Modules of a block that are done again, and what they put out is not kept (Megatron Core's
 // recompute_modules).
 struct RedoneModules {
@@ -157,8 +165,9 @@ struct StepCase {
   bool offload_each_way = false;  // both ways at once, each at that rate: the host's link; a disk shares it
   double tp_exposed = 1;          // of tensor parallel collectives, beside Fit::tp: less
                                   // where products are cut to hide them
-  bool messages_hidden =
-      false;                  // between stages but where the pipeline fills and drains, behind other chunks
+  StageMessages messages = StageMessages::by_schedule;
+  bool scatters = false;      // a message between stages travels in as many parts as tensor parallel ranks
+                              // (sequence parallelism: always), which gather it where it arrives
   bool sums_hidden = false;   // of gradients and weights but those of one chunk, behind the others' passes
   bool side_by_side = false;  // attention and feed-forward read the same norm: half of the tensor parallel
                               // collectives

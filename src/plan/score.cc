@@ -376,8 +376,9 @@ std::vector<ScoredRow> scored_rows(const Measure& m, const Rows& rows, const std
   for (size_t i = 0; i < rows.size(); ++i) {
     const MeasuredRow& r = *rows[i];
     if (m.measured(r) > 0)
-      out.push_back({r.id, r.source, r.family, *m.name ? m.name : r.metric, geometric(held[i].predicted),
-                     geometric(held[i].low), geometric(held[i].high), m.measured(r), verdicts[i].verdict});
+      out.push_back({r.id, r.source, r.family, *m.name ? m.name : r.metric, r.cases[0].model.moe(),
+                     geometric(held[i].predicted), geometric(held[i].low), geometric(held[i].high),
+                     m.measured(r), verdicts[i].verdict});
   }
   return out;
 }
@@ -461,6 +462,13 @@ Held hold_publications_out(const Rows& rows, const ScoreConstants& unfitted,
 }
 
 }  // namespace
+
+MeasuredRatios measured_ratios(const std::vector<ScoredRow>& rows, bool experts) {
+  std::vector<double> ratios;
+  for (const ScoredRow& r : rows)
+    if (r.experts == experts) ratios.push_back(r.measured / r.predicted);
+  return {quantile_of(ratios, 0.1), quantile_of(ratios, 0.9)};
+}
 
 SourceSummary summary_of(const std::vector<ScoreStats>& all, int64_t least) {
   SourceSummary s;

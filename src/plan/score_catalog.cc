@@ -68,7 +68,7 @@ KnownDevice device_of(const Json& j, std::string_view file) {
   f.near = j.at("near").get<double>(), f.nic = j.at("nic_gbps").get<double>() * kGiga;
   f.attention = j.at("attention_tflops").get<double>() * kTera;
   f.attention2 = j.value("attention2_tflops", 0.0) * kTera;
-  f.k0 = j.at("k0").get<double>(), f.m0 = j.at("m0").get<double>(), f.n0 = j.at("n0").get<double>();
+  f.k0 = j.at("k0").get<double>(), f.units = j.value("units", 0.0);
   return d;
 }
 
@@ -206,11 +206,16 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   r.micro_is_replica = j.value("micro_is_replica", false);
   r.expert_tp = j.value("expert_tp", false), r.grouped = j.value("grouped", true);
   r.side_by_side = j.value("side_by_side", false);
+  r.scatters = j.value("scatters", false);
+  if (const auto said = j.value("messages", std::string()); said == "waited")
+    r.messages = StageMessages::waited;
+  else if (!said.empty())
+    bad_request("{}: messages \"{}\"; must be waited", file, printable(said));
   for (const std::string& what : j.value("hides", none)) {
     if (what == "tp")
       r.hides_tp = true;
     else if (what == "pp")
-      r.hides_pp = true;
+      r.messages = StageMessages::hidden;
     else if (what == "dp")
       r.hides_dp = true;
     else

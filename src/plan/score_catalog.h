@@ -74,10 +74,11 @@ struct SourceRule {
   int64_t shards = 0;                 // StepCase's, of rows that do not say
   std::string recompute = "unknown";  // of rows that do not say, one of kRecomputes
   bool micro_is_replica = false;
-  bool hides_tp = false, hides_pp = false,
-       hides_dp = false;                   // behind compute: those collectives, messages, sums
+  bool hides_tp = false, hides_dp = false;  // behind compute: those collectives, sums
+  StageMessages messages = StageMessages::by_schedule;
   bool expert_tp = false, grouped = true;  // tensor parallel ranks divide each expert; StepCase's
   bool side_by_side = false;               // StepCase's
+  bool scatters = false;                   // StepCase's
 };
 
 // What a source's rows may do again: nothing; blocks; nobody knows; nothing or attention's core; that core;

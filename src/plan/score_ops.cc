@@ -68,8 +68,8 @@ ProductRate product_rate(const KnownDevice& d, bool fp8) {
 }
 std::string product_constants(const KnownDevice& d, bool fp8) {
   const DeviceFigures& f = d.figures;
-  return fmt::format("{:.3f} of the peak; K0 {:g}, M0 {:g}, N0 {:g}",
-                     product_rate(d, fp8).flops / (fp8 ? f.fp8 : f.bf16), fp8 ? 2 * f.k0 : f.k0, f.m0, f.n0);
+  return fmt::format("{:.3f} of the peak; K0 {:g}; {:g} units",
+                     product_rate(d, fp8).flops / (fp8 ? f.fp8 : f.bf16), fp8 ? 2 * f.k0 : f.k0, f.units);
 }
 std::string attention_constants(const KnownDevice& d, AttentionKind kind) {
   const AttentionCurve& c = attention_curve(d.figures, kind);

@@ -173,6 +173,12 @@ std::string score_text(const ScoreReport& r, bool rows) {
       text += "constants unchanged";
   }
   text += "; control: half of the peak; fitted: one constant of the same rows\n" + table_of(r.time);
+  for (const bool experts : {false, true}) {
+    const MeasuredRatios m = measured_ratios(r.rows, experts);
+    if (m.low > 0)
+      text += fmt::format("measured / forecast of 80 % of rows, {}: {:.2f} to {:.2f}\n",
+                          experts ? "experts" : "dense", m.low, m.high);
+  }
   const SourceSummary s = summary_of(r.time.families);
   if (r.leave_out == LeaveOut::publication && s.sources > 0)
     text += fmt::format(
@@ -185,6 +191,10 @@ std::string score_text(const ScoreReport& r, bool rows) {
 std::string score_json(const ScoreReport& r) {
   ReportJson j = tables_json(r.time);
   j["rows"] = rows_json(r.rows);
+  for (const bool experts : {false, true}) {
+    const MeasuredRatios m = measured_ratios(r.rows, experts);
+    j["measured_ratios"][experts ? "experts" : "dense"] = {m.low, m.high};
+  }
   j["memory"] = tables_json(r.memory), j["memory"]["rows"] = rows_json(r.memory_rows);
   j["fits"] = tables_json(r.fits), j["fits"]["rows"] = verdicts_json(r.verdicts);
   if (r.leave_out == LeaveOut::publication) {

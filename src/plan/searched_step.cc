@@ -76,16 +76,17 @@ std::optional<SearchLayout> layout_of(const RunSpec& run) {
   return l;
 }
 
+MeasuredRatios unseen_ratios(bool experts, bool known_software) {
+  constexpr MeasuredRatios kDense{0.91, 1.19}, kDenseKnown{0.92, 1.12};
+  constexpr MeasuredRatios kExperts{0.75, 1.32}, kExpertsKnown{0.87, 1.20};
+  if (experts) return known_software ? kExpertsKnown : kExperts;
+  return known_software ? kDenseKnown : kDense;
+}
+
 void set_interval(SearchRequest& q, bool known_software) {
-  struct Percentiles {
-    double low, high;
-  };
-  constexpr Percentiles kDense{0.85, 1.27}, kDenseKnown{0.93, 1.10};
-  constexpr Percentiles kExperts{0.87, 1.67}, kExpertsKnown{0.82, 1.35};
-  const Percentiles& p =
-      q.model.moe() ? (known_software ? kExpertsKnown : kExperts) : (known_software ? kDenseKnown : kDense);
-  q.low = p.low;
-  q.high = p.high;
+  const MeasuredRatios m = unseen_ratios(q.model.moe(), known_software);
+  q.low = m.low;
+  q.high = m.high;
 }
 
 namespace {

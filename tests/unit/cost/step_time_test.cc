@@ -354,10 +354,11 @@ TEST(StepTime, WhatIsHidden) {
   StepCase c = one();
   c.model.vocab = 1;  // no head: equal stages
   c.tp = 2, c.pp = 4, c.dp = 4, c.microbatches = 12, c.chunks = 3, c.zero = 1;
+  c.messages = StageMessages::waited;
   const StepSeconds open = step_time(c, device(), values());
-  c.messages_hidden = c.sums_hidden = c.side_by_side = true;
+  c.sums_hidden = c.side_by_side = true, c.messages = StageMessages::hidden;
   const StepSeconds hidden = step_time(c, device(), values());
-  EXPECT_NEAR(hidden.messages / open.messages, 3.0 / (3 * 12 / 2 + 3), 1e-9);
+  EXPECT_NEAR(hidden.messages / open.messages, 3.0 / (3 * 12 + 3), 1e-9);
   EXPECT_NEAR(hidden.gradients / open.gradients, 1.0 / 3, 1e-6);
   EXPECT_NEAR(hidden.tp / open.tp, 0.5, 1e-3);
   EXPECT_LT(hidden.elementwise, open.elementwise);
@@ -481,18 +482,42 @@ TEST(StepTime, RingsByTheDistanceOfTheirRanks) {
   EXPECT_NEAR(step_time(c, device(), v).cp / (exchanged / 8 / (25e9 * 0.85)), 1, 1e-9);
 }
 
-// One message each way a chunk and microbatch, half of them in the way, and p - 1 at either end.
+// One message each way a chunk and microbatch, which compute waits for, and p - 1 at either end.
 TEST(StepTime, MessagesByHand) {
   StepCase c = one();
-  c.pp = 4, c.microbatches = 12, c.chunks = 3, c.dp = 4;
+  c.pp = 4, c.microbatches = 12, c.chunks = 3, c.dp = 4, c.messages = StageMessages::waited;
   const double one_message = 2048.0 * 3072 * 2 / (0.8 * 25e9) + 20e-6;
-  EXPECT_NEAR(step_time(c, device(), values()).messages, 2 * one_message * (3 * 12 / 2 + 3), 1e-9);
+  EXPECT_NEAR(step_time(c, device(), values()).messages, 2 * one_message * (3 * 12 + 3), 1e-9);
   c.nearest = Nearest::stages;  // four devices: near
   const double near = 2048.0 * 3072 * 2 / (0.8 * 200e9) + 20e-6;
-  EXPECT_NEAR(step_time(c, device(), values()).messages, 2 * near * (3 * 12 / 2 + 3), 1e-9);
+  EXPECT_NEAR(step_time(c, device(), values()).messages, 2 * near * (3 * 12 + 3), 1e-9);
   c.cp = 4, c.dp = 1;  // 16 devices of stages and context: far; a quarter of the rows
   const double far = 2048.0 / 4 * 3072 * 2 / (0.8 * 25e9) + 20e-6;
-  EXPECT_NEAR(step_time(c, device(), values()).messages, 2 * far * (3 * 12 / 2 + 3), 1e-9);
+  EXPECT_NEAR(step_time(c, device(), values()).messages, 2 * far * (3 * 12 + 3), 1e-9);
+}
+
+// Several chunks hide messages, one chunk does not; our own runs post them, which hides half.
+TEST(StepTime, MessagesBySchedule) {
+  StepCase c = one();
+  c.pp = 4, c.microbatches = 12, c.dp = 4;
+  const auto messages = [&] { return step_time(c, device(), values()).messages; };
+  const double one_message = 2048.0 * 3072 * 2 / (0.8 * 25e9) + 20e-6;
+  EXPECT_NEAR(messages(), 2 * one_message * (12 + 3), 1e-9);
+  c.chunks = 3;
+  EXPECT_NEAR(messages(), 2 * one_message * 3, 1e-9);
+  c.own = true;
+  EXPECT_NEAR(messages(), 2 * one_message * (3 * 12 / 2 + 3), 1e-9);
+}
+
+// Four ranks send a quarter each over the network and gather the rest in their node.
+TEST(StepTime, ScatteredMessagesByHand) {
+  StepCase c = one();
+  c.tp = 4, c.pp = 4, c.microbatches = 12, c.sequence = false;
+  const double whole = 2048.0 * 3072 * 2, start = 20e-6;
+  EXPECT_NEAR(step_time(c, device(), values()).messages, 2 * 15 * (whole / (0.8 * 25e9) + start), 1e-9);
+  c.scatters = true;
+  const double parted = whole / 4 / (0.8 * 25e9) + start + whole * 3 / 4 / 200e9;
+  EXPECT_NEAR(step_time(c, device(), values()).messages, 2 * 15 * parted, 1e-9);
 }
 
 // The last stage has the head beside its layers: with so large a vocabulary all wait for it.

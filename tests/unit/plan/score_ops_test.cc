@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/rng.h"
 #include "cost/device_curves.h"
 #include "plan/score_catalog.h"
 #include "plan/score_curves.h"
@@ -78,6 +79,31 @@ TEST(ScoreOps, ProductsByHand) {
   ASSERT_EQ(s.curves.size(), 1u);
   EXPECT_EQ(s.curves[0].points.at(0).at, "4 of 8192 x 4096 x 7168");
   EXPECT_EQ(s.curves[0].points[0].way, "compute");
+}
+
+// 100 units: 100 tiles of 256 x 128 fill them, 101 leave 99 of the second wave's idle; a product of 128
+// rows has no full tile of 256.
+TEST(ScoreOps, WavesByHand) {
+  EXPECT_DOUBLE_EQ(filled_waves(100, 2560, 1280, 1), 1);
+  EXPECT_DOUBLE_EQ(filled_waves(100, 256 * 101, 128, 1), 0.8 * 404 / 500);  // of 128 x 64
+  EXPECT_DOUBLE_EQ(filled_waves(100, 128, 256 * 100, 1), 1);
+  EXPECT_DOUBLE_EQ(filled_waves(100, 64, 256 * 100, 1), 0.5);
+  EXPECT_DOUBLE_EQ(filled_waves(100, 256, 128, 100), 1);  // many small ones side by side
+  EXPECT_DOUBLE_EQ(filled_waves(1000, 256, 128, 1), 4 * 0.8 * 8192 / (1000 * 8192.0));
+  const DeviceFigures d{.bandwidth = 1e18, .k0 = 0, .units = 100};
+  EXPECT_DOUBLE_EQ(product_seconds(d, 64, 25600, 64, {1e12, 2}), 2 * 64.0 * 25600 * 64 / 0.5e12);
+}
+
+// Cutting a product in two never makes both together faster: bounds of the search need that.
+TEST(ScoreOps, HalvesTakeNoLessThanTheWhole) {
+  const DeviceFigures d = figures_of("A100-80GB");
+  for (uint64_t i = 0; i < 2000; ++i) {
+    const auto side = [&](uint64_t what) { return 2 * double(1 + int(uniform(7, 3 * i + what) * 9000)); };
+    const double m = side(0), n = side(1), k = side(2);
+    const ProductRate rate{1e14, 2};
+    EXPECT_LE(product_seconds(d, m, n, k, rate), 2 * product_seconds(d, m / 2, n, k, rate) * (1 + 1e-12));
+    EXPECT_LE(product_seconds(d, m, n, k, rate), 2 * product_seconds(d, m, n / 2, k, rate) * (1 + 1e-12));
+  }
 }
 
 TEST(ScoreOps, WhatCannotBeReadIsNamed) {

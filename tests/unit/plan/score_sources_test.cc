@@ -93,7 +93,7 @@ TEST(ScoreRows, MegaScalesAblationAddsUp) {
     const StepCase c = shipped_rows(s.id).at(0).cases.at(0);
     EXPECT_EQ(c.side_by_side, s.beside) << s.id;
     EXPECT_EQ(c.tp_exposed, s.tp ? 0.5 : 1.0) << s.id;
-    EXPECT_EQ(c.messages_hidden, s.pp) << s.id;
+    EXPECT_EQ(c.messages == StageMessages::hidden, s.pp) << s.id;
     EXPECT_EQ(c.sums_hidden, s.dp) << s.id;
     EXPECT_EQ(c.attention, s.attention) << s.id;
   }

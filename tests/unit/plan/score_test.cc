@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "cost/pipeline_layers.h"
 #include "cost/step_memory.h"
+#include "plan/searched_step.h"
 #include "plan/walls.h"
 #include "score_row.h"
 #include "source_dir.h"
@@ -440,6 +441,11 @@ TEST(Score, TheShippedRows) {
   EXPECT_LT(r.time.all.mape, r.time.all.fitted_control_mape);
   EXPECT_GE(r.time.all.coverage, 75);
   EXPECT_LE(r.time.all.coverage, 88);
+  for (const bool experts : {false, true}) {
+    const MeasuredRatios now = measured_ratios(r.rows, experts), stated = unseen_ratios(experts, true);
+    EXPECT_NEAR(now.low, stated.low, 0.01) << experts;
+    EXPECT_NEAR(now.high, stated.high, 0.01) << experts;
+  }
   EXPECT_LT(r.memory.all.mape, 7);
   EXPECT_GE(r.memory.all.rows, 140);
   EXPECT_LT(r.fits.all.wrong, 2);
@@ -460,8 +466,9 @@ TEST(Score, RulesSayWhy) {
       nlohmann::json::parse(read_text(test::source_dir() / "data/score_catalog.json")).at("sources");
   int seen = 0;
   for (const auto& rule : catalog)
-    for (const char* key : {"dense_layers", "stages", "keeping", "binary", "sliced", "interleaved",
-                            "chunk_layers", "shards", "expert_tp", "hides", "side_by_side"})
+    for (const char* key :
+         {"dense_layers", "stages", "keeping", "binary", "sliced", "interleaved", "chunk_layers", "shards",
+          "expert_tp", "hides", "side_by_side", "messages", "scatters"})
       if (rule.contains(key)) {
         seen++;
         EXPECT_GT(rule.value("why", "").size(), 20u) << rule.at("source") << ": " << key;
