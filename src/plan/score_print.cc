@@ -159,7 +159,14 @@ std::string score_text(const ScoreReport& r, bool rows) {
   if (r.memory.all.rows > 0)
     text += fmt::format("\nmemory of {} runs, percent; control: the same; the rest as below\n{}",
                         r.memory.all.rows, table_of(r.memory));
-  text += fmt::format("\nstep time of {} measured runs, percent; ", r.measured_rows);
+  text += "\n";
+  for (const bool experts : {false, true}) {
+    const MeasuredRatios m = measured_ratios(r.rows, experts);
+    if (m.low > 0)
+      text += fmt::format("measured / forecast of 80 % of rows, {}: {:.2f} to {:.2f}\n",
+                          experts ? "experts" : "dense", m.low, m.high);
+  }
+  text += fmt::format("step time of {} measured runs, percent; ", r.measured_rows);
   switch (r.leave_out) {
     case LeaveOut::publication:
       text += "constants fitted without any row of the row's publication";
@@ -173,12 +180,6 @@ std::string score_text(const ScoreReport& r, bool rows) {
       text += "constants unchanged";
   }
   text += "; control: half of the peak; fitted: one constant of the same rows\n" + table_of(r.time);
-  for (const bool experts : {false, true}) {
-    const MeasuredRatios m = measured_ratios(r.rows, experts);
-    if (m.low > 0)
-      text += fmt::format("measured / forecast of 80 % of rows, {}: {:.2f} to {:.2f}\n",
-                          experts ? "experts" : "dense", m.low, m.high);
-  }
   const SourceSummary s = summary_of(r.time.families);
   if (r.leave_out == LeaveOut::publication && s.sources > 0)
     text += fmt::format(
