@@ -236,7 +236,7 @@ TEST(SearchedStep, CollectivesTakeTheFilesConstants) {
 // The interval holds the forecast and the simulated step, whichever is the larger.
 TEST(SearchedStep, AnIntervalHoldsItsForecasts) {
   SearchRequest q = request_on(run_on("h100-p5", "llama"), 16);
-  q.low = 0.85, q.high = 1.27;
+  set_interval(q, false);
   const Priced p = price_layout(q, some_layouts(q, 1, 0).front());
   const double step = p.time.total;
   const auto [low, high] = unseen_ratios(false, false);
