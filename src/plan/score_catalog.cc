@@ -248,17 +248,26 @@ const KnownShape* Catalog::shape_of_params(double params) const {
   return nullptr;
 }
 
+namespace {
+// "H100-SXM-80GB" begins with the name "H100"; "H1000" is another device.
+bool begins_with_name(std::string_view text, std::string_view name) {
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  return text.starts_with(name) &&
+         (text.size() == name.size() || !digit(name.back()) || !digit(text[name.size()]));
+}
+}  // namespace
+
 const KnownDevice* Catalog::device_named(std::string_view name) const {
   for (const KnownDevice& d : devices)
     for (const std::string& m : d.match)
-      if (name.starts_with(m)) return &d;
+      if (begins_with_name(name, m)) return &d;
   return nullptr;
 }
 
 const UnmeasuredDevice* Catalog::unmeasured_named(std::string_view name) const {
   for (const UnmeasuredDevice& d : unmeasured)
     for (const std::string& m : d.match)
-      if (name.starts_with(m)) return &d;
+      if (begins_with_name(name, m)) return &d;
   return nullptr;
 }
 
