@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/scaled_run.h"
 #include "plan/searched_step.h"
+#include "runtime/composed_booking.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 
@@ -68,6 +70,25 @@ bool runs(const RunSpec& run, const SearchRequest& q, const SearchLayout& l) {
   return problems_of(changed).empty() && unsupported_of(changed).empty();
 }
 
+// As `plan` of the changed run: its replayed step, and the arena with drivers and libraries. Nothing: it is
+// too large.
+std::optional<Alternative> planned(const Neighbour& n, const RunSpec& run, const SearchRequest& q,
+                                   const ClusterSpec& cluster) {
+  const RunSpec changed = resolve(with_layout(run, n.layout, q.disk_each_way), {.native_bf16 = true});
+  Alternative a{.change = n.change};
+  int64_t arena = 0;
+  for (const StageArena& s : largest_arenas(changed, schedule_of(changed), 1, {}))
+    arena = std::max(arena, s.bytes);
+  a.bytes = double(arena) + beside_bytes(changed);
+  if (a.bytes > q.figures.memory) return std::nullopt;
+  const std::optional<SearchedStep> step = searched_step(changed, cluster);
+  if (!step) return std::nullopt;
+  a.step_s = step->step_s;
+  if (changed.layout.sequence != run.layout.sequence)
+    a.change += fmt::format(" and layout.sequence = {}", changed.layout.sequence);
+  return a;
+}
+
 }  // namespace
 
 void find_alternatives(Forecast& f, const RunSpec& run, const ClusterSpec& cluster) {
@@ -77,16 +98,24 @@ void find_alternatives(Forecast& f, const RunSpec& run, const ClusterSpec& clust
   const SearchRequest q = search_request_of(run, d);
   const std::optional<SearchLayout> l = layout_of(run);
   if (!l) return;
-  const double own_s = price_layout(q, *l).time.total;
-  for (const Neighbour& n : neighbours_of(*l)) {
+  const std::optional<SearchedStep> own = searched_step(run, cluster);
+  if (!own) return;
+  std::vector<std::pair<double, const Neighbour*>> by_bound;
+  const std::vector<Neighbour> all = neighbours_of(*l);
+  for (const Neighbour& n : all) {
     if (!runs(run, q, n.layout)) continue;
     const Priced p = price_layout(q, n.layout);
-    if (p.memory.total > q.figures.memory) continue;
-    f.alternatives.push_back({n.change, f.step_s * p.time.total / own_s, p.memory.total});
+    if (p.memory.total <= q.figures.memory) by_bound.emplace_back(p.time.total, &n);
+  }
+  std::stable_sort(by_bound.begin(), by_bound.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [bound, n] : by_bound) {
+    if (f.alternatives.size() == kAlternatives) break;
+    if (const std::optional<Alternative> a = planned(*n, run, q, cluster))
+      f.alternatives.push_back({a->change, f.step_s * a->step_s / own->step_s, a->bytes});
   }
   std::stable_sort(f.alternatives.begin(), f.alternatives.end(),
                    [](const Alternative& a, const Alternative& b) { return a.step_s < b.step_s; });
-  if (f.alternatives.size() > kAlternatives) f.alternatives.resize(kAlternatives);
 }
 
 }  // namespace trireme

@@ -4,7 +4,8 @@
 
 namespace trireme {
 
-// Sets f.alternatives: the two fastest, relative to f.step_s. Leaves it empty if the step is not the search's
+// Sets f.alternatives: of the changes with the lowest bounds the first two that fit, with the steps and bytes
+// that `plan` prints of them. Leaves it empty if the step is not the search's
 // (Forecast::closed_form) or does not fit.
 void find_alternatives(Forecast& f, const RunSpec&, const ClusterSpec&);
 
