@@ -141,7 +141,7 @@ bool price_as_searched(const SimulateRunRequest& q, Subject& s) {
     return false;
   const std::optional<NearestStep> n = nearest_step(s.run, s.cluster);
   if (n && !n->without.empty()) {
-    s.of_bound = n->step.step_s / op_by_op_s(n->run, s.cluster, rank_threads_of(s.run));
+    s.of_bound = over_op_by_op(*n, s.cluster, rank_threads_of(s.run));
     s.priced = fmt::format(
         "op by op from the tapes that its ranks will issue, at peak rates x {:.2f}, as without {}",
         s.of_bound, fmt::join(n->without, ", "));

@@ -4,8 +4,8 @@
 
 namespace trireme {
 
-// Sets f.alternatives: of the changes with the lowest bounds the first two that fit, with the steps and bytes
-// that `plan` prints of them. Leaves it empty if the step is not the search's
+// Sets f.alternatives: the first two that fit among the changes in the order of their bounds. Each has the
+// step and the bytes that `plan` prints of the changed run. Leaves it empty if the step is not the search's
 // (Forecast::closed_form) or does not fit.
 void find_alternatives(Forecast& f, const RunSpec&, const ClusterSpec&);
 

@@ -112,7 +112,8 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t 
     d.name = k->name, d.curve = k->name;
     const DeviceFigures& f = k->figures;
     d.figures.attention = f.attention, d.figures.attention2 = f.attention2;
-    d.figures.k0 = f.k0, d.figures.units = f.units;
+    d.figures.k0 = f.k0;
+    d.figures.units = f.units;
     if (d.figures.nic == 0 && f.nic > 0) {
       d.figures.nic = f.nic;
       d.assumed = fmt::format(

@@ -76,8 +76,8 @@ void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& clus
     f.roof_s = s.roof_s;
     f.tolls = s.tolls;
   } else {
-    const double scale = f.roof_s / op_by_op_s(n->run, cluster, threads);
-    f.step_s = scale * s.step_s;
+    f.step_s = f.roof_s * over_op_by_op(*n, cluster, threads);
+    const double scale = f.step_s / s.step_s;
     f.low_s = scale * s.interval.low;
     f.high_s = scale * s.interval.high;
     f.roof_s = scale * s.roof_s;
@@ -156,8 +156,9 @@ void add_stages(Forecast& f, const RunSpec& run, const ClusterSpec& given, int t
 
 }  // namespace
 
-double op_by_op_s(const RunSpec& run, const ClusterSpec& cluster, int threads) {
-  return step_time(run, schedule_of(run), at_the_roof(cluster), threads, KnownTapes()).step_s;
+double over_op_by_op(const NearestStep& n, const ClusterSpec& cluster, int threads) {
+  const StepTime replayed = step_time(n.run, schedule_of(n.run), at_the_roof(cluster), threads, KnownTapes());
+  return n.step.step_s / replayed.step_s;
 }
 
 int64_t ranks_on_device(const RunSpec& run, const ClusterSpec& cluster) {

@@ -15,6 +15,8 @@
 
 namespace trireme {
 
+struct NearestStep;  // plan/searched_step.h
+
 struct OpForecast {
   OpTotal total;
   double roof_s = 0;           // of each max(FLOPs / peak, bytes / bandwidth), added up
@@ -60,8 +62,9 @@ struct StageForecast {
 
 // Ranks that share a device's memory: all where they are threads of one machine's CPU.
 int64_t ranks_on_device(const RunSpec&, const ClusterSpec&);
-// Seconds of a step, replayed op by op at the cluster's peak rates.
-double op_by_op_s(const RunSpec&, const ClusterSpec&, int threads);
+// The searched step divided by a replay of the same run, op by op at the cluster's peak rates. This factor
+// makes a forecast of such a replay.
+double over_op_by_op(const NearestStep&, const ClusterSpec&, int threads);
 
 struct Forecast {
   Booking booking;                         // of the rank whose peak is the largest

@@ -68,7 +68,8 @@ KnownDevice device_of(const Json& j, std::string_view file) {
   f.near = j.at("near").get<double>(), f.nic = j.at("nic_gbps").get<double>() * kGiga;
   f.attention = j.at("attention_tflops").get<double>() * kTera;
   f.attention2 = j.value("attention2_tflops", 0.0) * kTera;
-  f.k0 = j.at("k0").get<double>(), f.units = j.value("units", 0.0);
+  f.k0 = j.at("k0").get<double>();
+  f.units = j.value("units", 0.0);
   return d;
 }
 

@@ -166,7 +166,9 @@ void RowReader::read_layout() {
   if (const auto fsdp = f_.whole("layout", "fsdp"); fsdp && *fsdp > 1) s_.zero = 3, s_.shards = *fsdp;
   read_kernels();
   if (f_.flag("layout", "async_tp") || rule_->hides_tp) s_.tp_exposed = 0.5;
-  s_.messages = rule_->messages, s_.scatters = rule_->scatters, s_.sums_hidden = rule_->hides_dp;
+  s_.messages = rule_->messages;
+  s_.scatters = rule_->scatters;
+  s_.sums_hidden = rule_->hides_dp;
   s_.grouped = rule_->grouped;
   if (s_.model.moe() && rule_->expert_tp) s_.expert_tp = s_.tp;
   s_.side_by_side = rule_->side_by_side;

@@ -378,21 +378,18 @@ void DivisionSearch::weigh(size_t sharding) {
   if (!at_.offload) sharded_ = {};
   const auto orders = int64_t(orders_.size());
   Refused& no = out_.refused[size_t(Refusal::memory)];
-  // If layouts are too large, only the bytes of the smallest one are printed.
-  const bool fits = out_.fits > fits_before_;
-  const auto smallest = [&] {
-    return memory_.total < no.bytes || no.bytes == 0 || (!fits && memory_.total < nearest_bytes_);
-  };
-  if (bytes_) {
-    if (memory_.total > room_ ? !smallest() : all_change_nothing()) {
-      if (memory_.total > room_)
-        no.candidates += orders;
-      else
-        out_.unweighed += orders;
+  if (bytes_ && memory_.total > room_) {
+    // Of layouts that are too large only the smallest one's bytes are printed.
+    const double smallest = out_.fits > fits_before_ ? no.bytes : std::max(no.bytes, nearest_bytes_);
+    if (no.bytes > 0 && memory_.total >= smallest) {
+      no.candidates += orders;
       return;
     }
-    memory_ = own_memory(true);
+  } else if (bytes_ && all_change_nothing()) {
+    out_.unweighed += orders;
+    return;
   }
+  if (bytes_) memory_ = own_memory(true);
   if (memory_.total > room_) {
     no.candidates += orders;
     nearest_bytes_ = std::min(nearest_bytes_, memory_.total);

@@ -11,9 +11,9 @@ namespace trireme {
 
 // Tensors of a block by the names under which its layers save them, in the order in which they are made. They
 // are: the first norm's output, q with k and v, attention's output before its projection, the residual stream
-// behind attention, the second norm's output, the feed-forward's inner products, and their activation. Of
-// experts the last two are those of all rows and of the shared expert. Latent attention keeps what is
-// compressed.
+// behind attention, the second norm's output, the feed-forward's inner products, and their activation. In
+// blocks of experts the last two are those of all rows and of the shared expert. Latent attention keeps what
+// is compressed.
 inline constexpr std::array<std::string_view, 7> kRecomputed = {"n1", "qkv", "o", "mid", "n2", "u", "a"};
 
 struct Recompute {

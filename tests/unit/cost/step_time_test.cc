@@ -356,7 +356,8 @@ TEST(StepTime, WhatIsHidden) {
   c.tp = 2, c.pp = 4, c.dp = 4, c.microbatches = 12, c.chunks = 3, c.zero = 1;
   c.messages = StageMessages::waited;
   const StepSeconds open = step_time(c, device(), values());
-  c.sums_hidden = c.side_by_side = true, c.messages = StageMessages::hidden;
+  c.sums_hidden = c.side_by_side = true;
+  c.messages = StageMessages::hidden;
   const StepSeconds hidden = step_time(c, device(), values());
   EXPECT_NEAR(hidden.messages / open.messages, 3.0 / (3 * 12 + 3), 1e-9);
   EXPECT_NEAR(hidden.gradients / open.gradients, 1.0 / 3, 1e-6);
