@@ -12,18 +12,13 @@
 namespace trireme {
 namespace {
 
-// Whether most blocks are of experts: then the order is theirs.
-bool of_experts(const ModelSpec& m) {
-  return 2 * m.expert_blocks() > m.layers;
-}
-
-// Elements of a token, in one block.
+// Elements of a token, in one block; with experts, in a block of these.
 int64_t elements(const ModelSpec& m, std::string_view name) {
   if (name == "qkv" && m.latent())
     return (m.q_rank > 0 ? m.q_size() : 0) + m.heads * (m.nope_head_dim + m.v_head_dim);
   if (name == "qkv") return m.q_size() + 2 * m.kv_size();
   if (name == "o") return m.o_size();
-  const int64_t wide = of_experts(m) ? m.experts_per_token * m.moe_ffn + m.shared_ffn : m.ffn;
+  const int64_t wide = m.moe() ? m.experts_per_token * m.moe_ffn + m.shared_ffn : m.ffn;
   if (name == "u") return wide * (m.activation == "swiglu" ? 2 : 1);
   return name == "a" ? wide : m.hidden;
 }
@@ -76,8 +71,7 @@ std::vector<Texts> recompute_order(const ModelSpec& m, int64_t seq) {
   };
   std::vector<Priced> all;
   for (std::string_view name : kRecomputed) {
-    const double flops =
-        recompute_flops_per_token(m, seq, of_experts(m), recompute_of(Texts(std::string(name))));
+    const double flops = recompute_flops_per_token(m, seq, m.moe(), recompute_of(Texts(std::string(name))));
     all.push_back({std::string(name), flops / double(elements(m, name))});
   }
   std::stable_sort(all.begin(), all.end(), [](const Priced& a, const Priced& b) {

@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(
         "recompute=selective arch=deepseek_v3 again=n1+qkv+o+mid+n2+u+a layers=3 dp=2 ep=2 zero=3 "
         "compute=bf16",
         "recompute=selective arch=mixtral again=u+a microbatches=2 blocks=1",
-        "recompute=selective arch=qwen3_moe again=u+a+n2 dp=2 ep=2 experts=4 microbatches=2 buffer=0.4",
+        "recompute=selective arch=qwen3_moe again=u+a dp=2 ep=2 experts=4 microbatches=2 buffer=0.4",
         "recompute=selective arch=qwen2_moe again=a+u tp=2 heads=4 kv_heads=2 hidden=32 experts=4 seq=24",
         "recompute=selective pp=2 layers=4 microbatches=4 schedule=zb-h1 again=n1+n2+a+o",
         "recompute=selective pp=3 stages=2 layers=6 microbatches=6 schedule=v-half dp=2 zero=3"));

@@ -45,7 +45,9 @@ TEST(ChooseRecompute, WhatCostsLeastByTheByteComesFirst) {
   EXPECT_EQ(recompute_order(r.model, 4096).back().list.back(), "o");
   // Experts and latent attention have tensors of the same names.
   RunSpec experts = small("mixtral", 0);
+  experts.model.ffn = 0;  // of no block
   EXPECT_EQ(recompute_order(experts.model, 23)[1], Texts::of({"n1", "n2", "a"}));
+  EXPECT_EQ(recompute_order(experts.model, 23).back().size(), 7u);
   ModelSpec latent = ModelSpec::of("deepseek_v2");
   latent.hidden = 5120;
   latent.heads = latent.kv_heads = 128;

@@ -74,7 +74,7 @@ const std::vector<BadRow> kBadRows = {
     {"Batch", "/layout/global_batch", 97, "global batch 97 is no multiple of dp 2"},
     {"Micro", "/layout/micro_batch", 5, "no multiple of dp 2 x micro 5"},
     {"Device", "/cluster/gpu", "Abacus", "\"Abacus\" has no figures"},
-    {"DeviceWithAnotherNumber", "/cluster/gpu", "A1000", "\"A1000\" has no figures"},
+    {"DeviceWithAnotherNumber", "/cluster/gpu", "H1000", "\"H1000\" has no figures"},
     {"NoDevice", "/cluster/gpu", nullptr, "no cluster.gpu"},
     {"NoCount", "/cluster/count", nullptr, "no cluster.count"},
     {"Analytic", "/kind", "published-analytic", "nothing was measured"},
