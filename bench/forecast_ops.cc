@@ -11,8 +11,8 @@
 #include <map>
 
 #include "base/timed.h"
-#include "plan/price.h"
-#include "plan/speeds.h"
+#include "measure/price.h"
+#include "measure/speeds.h"
 #include "random_batch.h"
 #include "runtime/booking.h"
 #include "runtime/rank_threads.h"

@@ -6,13 +6,14 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 
 # What starts threads or measures kernels.
-set(meta_only_without runtime/rank_threads plan/calibrate data/prefetch)
+set(meta_only_without runtime/rank_threads measure/calibrate data/prefetch)
 set(meta_only_cli main common plan plan_subject search search_here estimate estimate_roofline estimate_walls simulate
   simulate_run score config completion usage used_keys disturbance known_routing_option auto_layout disk_room)
 
 add_executable(trireme)
 foreach(folder base mesh schedule trace spec cost tensor program sim device device/meta device/no_cpu device/cuda comm
-        comm/meta comm/watch comm/wrap model optim checkpoint data runtime plan cli cli/meta_only)
+        comm/meta comm/watch comm/wrap model optim checkpoint data runtime catalog measure
+        forecast estimate published search cli cli/meta_only)
   if(folder STREQUAL "cli")
     list(TRANSFORM meta_only_cli REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/cli/\\1.cc" OUTPUT_VARIABLE sources)
   elseif(folder STREQUAL "comm/watch")
@@ -25,7 +26,7 @@ foreach(folder base mesh schedule trace spec cost tensor program sim device devi
   endforeach()
   string(REPLACE "/" "_" name meta_${folder})
   add_library(${name} OBJECT ${sources})
-  if(folder STREQUAL "plan")
+  if(folder STREQUAL "catalog")
     trireme_plan_data(${name})
   endif()
   set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)

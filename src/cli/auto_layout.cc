@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "catalog/cluster_device.h"
 #include "checkpoint/named.h"
 #include "device/device.h"
-#include "plan/cluster_device.h"
 #include "spec/batch_ramp.h"
 #include "spec/lr_rule.h"
 #include "spec/run_spec.h"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "cli/cli.h"
-#include "plan/auto_layout.h"
+#include "search/auto_layout.h"
 
 namespace trireme::cli {
 

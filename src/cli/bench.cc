@@ -18,6 +18,7 @@
 #include "base/say.h"
 #include "base/timed.h"
 #include "base/topology.h"
+#include "catalog/cluster_data.h"
 #include "cli/cli.h"
 #include "cli/launched.h"
 #include "comm/measure.h"
@@ -25,10 +26,9 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/peak.h"
 #include "device/device.h"
-#include "plan/calibrate.h"
-#include "plan/cluster_data.h"
-#include "plan/device_rates.h"
-#include "plan/speeds.h"
+#include "measure/calibrate.h"
+#include "measure/device_rates.h"
+#include "measure/speeds.h"
 #include "spec/found_topology.h"
 
 namespace trireme::cli {

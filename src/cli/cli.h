@@ -80,7 +80,7 @@ ClusterSpec measure_this_machine(int threads, const Deadline& until = {});
 // where it is `measured` or no vendor's figures are known, memory's rate and that of the way to the host.
 // Error: no such device.
 ClusterSpec gpu_of_this_machine(const std::string& device, bool measured);
-// What kernels reach inside steps, with so many ranks at once (plan/calibrate.h); quick: in seconds, fewer
+// What kernels reach inside steps, with so many ranks at once (measure/calibrate.h); quick: in seconds, fewer
 // sizes. Shows its progress. A signal or the deadline ends it: then it is not known().
 Calibration calibrate_this_machine(int ranks, int threads, bool quick, const Deadline& until = {});
 // What `bench` under mpirun measured of the same machine's processes, and wrote to this file, is still so.

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "catalog/catalog.h"
 #include "cli/cli.h"
-#include "plan/score_catalog.h"
 
 namespace trireme::cli {
 namespace {

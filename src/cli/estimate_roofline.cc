@@ -1,6 +1,6 @@
 #include "cli/estimate_roofline.h"
 
-#include "plan/roofline.h"
+#include "estimate/roofline.h"
 
 namespace trireme::cli {
 namespace {

@@ -3,15 +3,15 @@
 #include <numeric>
 
 #include "base/say.h"
+#include "catalog/price_list.h"
 #include "cost/flops.h"
 #include "cost/walls.h"
-#include "plan/forecast.h"
-#include "plan/price_list.h"
-#include "plan/run_costs.h"
-#include "plan/scaled_run.h"
-#include "plan/search.h"
-#include "plan/searched_step.h"
-#include "plan/walls.h"
+#include "estimate/walls.h"
+#include "forecast/forecast.h"
+#include "forecast/run_costs.h"
+#include "forecast/scaled_run.h"
+#include "forecast/searched_step.h"
+#include "search/search.h"
 #include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
 #include "spec/size_rule.h"
@@ -29,7 +29,7 @@ StepForecast replayed_form_of(const PlannedRun& p) {
   const RunSpec& run = p.run;
   const StepCase step =
       step_case_of({.run = run, .figures = p.device.figures, .by = {.device = p.device.name}, .own = true});
-  const SearchRequest q = search_request_of(run, p.device);
+  const LayoutCase q = layout_case_of(run, p.device);
   const double seconds = double(replayed_step(q, {.device = p.device.name}, run).makespan) * 1e-9;
   return {.step_s = seconds,
           .mfu = step_flops(step, false) / (double(step.gpus()) * p.device.figures.bf16 * seconds),

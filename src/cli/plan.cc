@@ -1,18 +1,18 @@
 // trireme plan RUN.toml: what the run will cost, from the real step on meta.
 #include <array>
 
+#include "catalog/price_list.h"
 #include "cli/cli.h"
 #include "cli/disturbance.h"
 #include "cli/known_routing_option.h"
 #include "cli/search.h"
 #include "cli/used_keys.h"
-#include "plan/alternatives.h"
-#include "plan/axes.h"
-#include "plan/booked_step.h"
-#include "plan/explain.h"
-#include "plan/price_list.h"
-#include "plan/remedies.h"
-#include "plan/slowed.h"
+#include "forecast/alternatives.h"
+#include "forecast/axes.h"
+#include "forecast/booked_step.h"
+#include "forecast/explain.h"
+#include "forecast/remedies.h"
+#include "forecast/slowed.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {

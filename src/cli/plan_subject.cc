@@ -5,11 +5,11 @@
 #include <array>
 #include <charconv>
 
+#include "catalog/catalog.h"
 #include "cli/auto_layout.h"
 #include "cost/flops.h"
-#include "plan/own_schedule.h"
-#include "plan/recompute.h"
-#include "plan/score_catalog.h"
+#include "forecast/own_schedule.h"
+#include "forecast/recompute.h"
 #include "spec/complaint.h"
 #include "spec/hf_config.h"
 #include "spec/toml.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
+#include "catalog/cluster_device.h"
 #include "cli/cli.h"
 #include "cost/step_time.h"
-#include "plan/cluster_device.h"
 
 namespace trireme::cli {
 

@@ -3,11 +3,11 @@
 
 #include "base/file.h"
 #include "base/say.h"
+#include "catalog/cluster_device.h"
 #include "cli/report_page.h"
 #include "cli/scale.h"
 #include "cli/try_change.h"
-#include "plan/cluster_device.h"
-#include "plan/forecast.h"
+#include "forecast/forecast.h"
 #include "report/compare.h"
 #include "report/price_plan.h"
 #include "spec/run_schedule.h"

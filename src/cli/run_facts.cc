@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "base/json.h"
+#include "catalog/cluster_device.h"
 #include "comm/mpi/mpi_world.h"
 #include "device/cpu/libraries.h"
-#include "plan/cluster_device.h"
 
 namespace trireme::cli {
 namespace {

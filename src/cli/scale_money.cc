@@ -5,7 +5,7 @@
 
 #include "base/progress.h"
 #include "cli/search.h"
-#include "plan/serving.h"
+#include "estimate/serving.h"
 #include "scaling/ladder.h"
 #include "spec/parameters.h"
 #include "spec/size_rule.h"

@@ -7,7 +7,7 @@
 #include "base/say.h"
 #include "cli/scale.h"
 #include "cli/search.h"
-#include "plan/forecast.h"
+#include "forecast/forecast.h"
 #include "scaling/ladder_file.h"
 #include "spec/run_schedule.h"
 #include "spec/size_rule.h"

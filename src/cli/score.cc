@@ -3,8 +3,8 @@
 
 #include "base/file.h"
 #include "cli/cli.h"
-#include "plan/score.h"
-#include "plan/score_curves.h"
+#include "published/score.h"
+#include "published/score_curves.h"
 
 namespace trireme::cli {
 namespace {

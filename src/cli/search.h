@@ -3,8 +3,8 @@
 #include <string>
 
 #include "cli/plan_subject.h"
-#include "plan/scaled_run.h"
-#include "plan/search.h"
+#include "forecast/scaled_run.h"
+#include "search/search.h"
 
 namespace trireme::cli {
 

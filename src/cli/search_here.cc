@@ -3,7 +3,7 @@
 #include <array>
 
 #include "base/json.h"
-#include "plan/auto_layout.h"
+#include "search/auto_layout.h"
 #include "spec/supported.h"
 #include "spec/toml.h"
 

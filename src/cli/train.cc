@@ -20,7 +20,7 @@
 #include "cli/source.h"
 #include "cli/training.h"
 #include "comm/mpi/mpi_world.h"
-#include "plan/remedies.h"
+#include "forecast/remedies.h"
 #include "spec/toml.h"
 #include "train/event_file.h"
 

@@ -1,7 +1,7 @@
 // Seconds of a training step in closed form: an extended roofline (compute,
 // memory, network) with a few named constants, for runs that nobody will
 // execute here: other people's, on other people's machines. What this machine
-// will run is priced op by op instead (plan/price.h). docs/score.md derives
+// will run is priced op by op instead (measure/price.h). docs/score.md derives
 // every term.
 #pragma once
 #include <array>

@@ -1,6 +1,6 @@
 // What stands between a model and its training: memory, time and money, in closed form, before a layout is
 // chosen. What a layout costs is cost/step_time.h's and cost/step_memory.h's; what this program will book,
-// plan/forecast.h's.
+// forecast/forecast.h's.
 #pragma once
 #include <cstdint>
 

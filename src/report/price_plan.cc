@@ -1,7 +1,7 @@
 #include "report/price_plan.h"
 
 #include "base/error.h"
-#include "plan/forecast.h"
+#include "forecast/forecast.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 

@@ -17,7 +17,7 @@ namespace trireme {
 class StepRecorder : private OpObserver {
  public:
   // waits: for each op, before its launch and behind it, so that pieces have their own times on a device that
-  // runs behind its launches. What a wait itself takes is in them (plan/device_rates.h).
+  // runs behind its launches. What a wait itself takes is in them (measure/device_rates.h).
   StepRecorder(Device&, CommFactory&, bool waits = false);
   ~StepRecorder() override;
   StepRecorder(const StepRecorder&) = delete;

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "plan/search_sweep.h"
+#include "search/search_sweep.h"
 #include "spec/lr_rule.h"
 #include "spec/parameters.h"
 #include "spec/size_rule.h"

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/progress.h"
-#include "plan/search_chart.h"
+#include "search/search_chart.h"
 
 namespace trireme {
 namespace {

@@ -1,5 +1,5 @@
 // What the program's own kernels reach on a machine inside training steps, as `bench` measured it: seconds of
-// an op by its size, seconds of a collective by its bytes. plan/speeds.h prices steps with it.
+// an op by its size, seconds of a collective by its bytes. measure/speeds.h prices steps with it.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -156,7 +156,7 @@ struct ClusterSpec {
   double disk_bandwidth = 0;  // bytes/s of one machine's disk, each way, shared by its ranks
   double host_bandwidth = 0;  // bytes/s between one device's memory and the host's, each way
   double price_per_hour = 0;  // per device, in any currency; 0 = not known
-  std::string region;         // region of the price table (plan/price_list.h)
+  std::string region;         // region of the price table (catalog/price_list.h)
   double mtbf_hours = 50000;  // device-hours between failures
   int64_t threads = 0;        // CPU: threads that the numbers were measured with
   double others = 0;          // CPU: share of the processors that other processes had meanwhile

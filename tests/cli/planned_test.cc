@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "plan/cluster_data.h"
+#include "catalog/cluster_data.h"
 #include "process.h"
 #include "source_dir.h"
 #include "tiny_run.h"

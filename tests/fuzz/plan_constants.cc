@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "fuzz.h"
-#include "plan/score_fit.h"
+#include "published/score_fit.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;

@@ -4,8 +4,8 @@
 
 #include "cost/step_memory.h"
 #include "fuzz.h"
-#include "plan/score.h"
-#include "plan/score_curves.h"
+#include "published/score.h"
+#include "published/score_curves.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "checks.h"
-#include "plan/forecast.h"
+#include "forecast/forecast.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::parity {

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "plan/own_schedule.h"
+#include "forecast/own_schedule.h"
 
 namespace trireme::parity {
 namespace {

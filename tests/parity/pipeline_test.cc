@@ -2,7 +2,7 @@
 // order (DESIGN.md section 4).
 #include "sim/pipeline.h"
 #include "checks.h"
-#include "plan/booked_step.h"
+#include "forecast/booked_step.h"
 #include "schedule/holders.h"
 #include "spec/run_schedule.h"
 

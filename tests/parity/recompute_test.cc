@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "checks.h"
-#include "plan/recompute.h"
+#include "forecast/recompute.h"
 #include "spec/recompute.h"
 #include "spec/run_schedule.h"
 

@@ -5,8 +5,8 @@
 #include <mutex>
 
 #include "base/json.h"
-#include "plan/booked_step.h"
-#include "plan/forecast.h"
+#include "forecast/booked_step.h"
+#include "forecast/forecast.h"
 #include "runtime/booking.h"
 #include "runtime/rank_threads.h"
 #include "spec/known_routing.h"

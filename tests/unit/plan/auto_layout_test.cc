@@ -1,5 +1,5 @@
 // Layouts that are chosen: the fastest of those booked that fits, and a refusal where none does.
-#include "plan/auto_layout.h"
+#include "search/auto_layout.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What axes say inside a layer, recorded from the real layers, against closed forms.
-#include "plan/axes.h"
+#include "forecast/axes.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "plan/forecast.h"
+#include "forecast/forecast.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {

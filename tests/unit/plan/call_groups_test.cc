@@ -4,9 +4,9 @@
 
 #include <set>
 
-#include "plan/calibrate.h"
-#include "plan/price.h"
-#include "plan/speeds.h"
+#include "measure/calibrate.h"
+#include "measure/price.h"
+#include "measure/speeds.h"
 #include "spec/run_schedule.h"
 #include "tiny_llama.h"
 

@@ -1,12 +1,12 @@
 // Calls on clusters whose files say what collectives need, and plain files' as they were.
-#include "plan/call_price.h"
+#include "catalog/call_price.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
 #include "comm/algorithms.h"
-#include "plan/price.h"
+#include "measure/price.h"
 #include "source_dir.h"
 
 namespace trireme {

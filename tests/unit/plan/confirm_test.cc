@@ -1,6 +1,6 @@
 // The best of a search, confirmed: what is printed is what meta books and the simulator replays, what does
 // not fit as booked is dropped, and the others are ranked by their simulated step.
-#include "plan/confirm.h"
+#include "search/confirm.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -10,11 +10,11 @@
 
 #include "base/json.h"
 #include "base/rng.h"
-#include "plan/requirement.h"
-#include "plan/scaled_run.h"
-#include "plan/score_catalog.h"
+#include "catalog/catalog.h"
+#include "forecast/scaled_run.h"
 #include "runtime/composed_booking.h"
 #include "sanitized.h"
+#include "search/requirement.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 

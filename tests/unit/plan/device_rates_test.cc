@@ -1,12 +1,12 @@
 // Rates of devices by the host's clock, and kernels' times with what waiting for them takes taken off.
-#include "plan/device_rates.h"
+#include "measure/device_rates.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <thread>
 
-#include "plan/calibrate.h"
+#include "measure/calibrate.h"
 
 namespace trireme {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "cost/memory.h"
-#include "plan/forecast.h"
+#include "forecast/forecast.h"
 #include "spec/run_schedule.h"
 #include "tiny_llama.h"
 

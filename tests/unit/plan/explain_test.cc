@@ -1,5 +1,5 @@
 // What plan --explain counts, on tapes and schedules that are known.
-#include "plan/explain.h"
+#include "forecast/explain.h"
 
 #include <gtest/gtest.h>
 

@@ -9,8 +9,8 @@
 #include "cost/pipeline_layers.h"
 #include "cost/step_memory.h"
 #include "model/stages.h"
-#include "plan/search.h"
 #include "runtime/booking.h"
+#include "search/search.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 
@@ -107,7 +107,7 @@ TEST(HeldBooking, IsTheClosedForm) {
           ASSERT_TRUE(problems_of(run).empty()) << problems_of(run)[0].text;
           run = resolve(run, {.native_bf16 = true});
           const HeldBytes bytes = held_bytes(run);
-          SearchRequest q{.model = run.model, .seq = kHeldSeq};
+          LayoutCase q{.model = run.model, .seq = kHeldSeq};
           const StepCase step = step_case(q, held_layout(run));
           // One block's backward pass and messages of either way have their own. Of several chunks that are
           // not alike microbatches in flight have more of the early ones, which may have a block more each.
@@ -158,7 +158,7 @@ TEST(HeldBooking, OfUnevenStagesTheFullestRankIsLookedAt) {
             resolve(held_run(schedule, pp, 1, microbatches, again, layers, kFewWords), {.native_bf16 = true});
         const HeldBytes bytes = held_bytes(run);
         const double message = 2.0 * double(kHeldSeq * run.model.hidden);
-        SearchRequest q{.model = run.model, .seq = kHeldSeq};
+        LayoutCase q{.model = run.model, .seq = kHeldSeq};
         const StepCase step = step_case(q, held_layout(run));
         double closed = 0, messages = 0, booked = 0;
         for (const PipelinePlace& p : pipeline_places(step))

@@ -8,9 +8,9 @@
 #include <set>
 
 #include "base/error.h"
-#include "plan/scaled_run.h"
-#include "plan/score_catalog.h"
-#include "plan/searched_step.h"
+#include "catalog/catalog.h"
+#include "forecast/scaled_run.h"
+#include "forecast/searched_step.h"
 
 namespace trireme {
 namespace {
@@ -32,7 +32,7 @@ Times times_of(const char* model, Sets sets) {
   device.name = known->name;
   device.figures = known->figures;
   device.host = 50e9;
-  SearchRequest q = search_request_of(run, device);
+  LayoutCase q = layout_case_of(run, device);
   const ScaledRun scaled{.run = run,
                          .figures = device.figures,
                          .by = {.device = device.name},

@@ -1,8 +1,8 @@
 // Time of a step whose routing is known: each rank's experts are as full as they were, block by block.
 #include <gtest/gtest.h>
 
-#include "plan/forecast.h"
-#include "plan/speeds.h"
+#include "forecast/forecast.h"
+#include "measure/speeds.h"
 #include "runtime/recording.h"
 #include "spec/known_routing.h"
 #include "spec/run_schedule.h"

@@ -1,7 +1,7 @@
 // Real steps, recorded on meta, in virtual time: what of their communication compute waits for.
 #include <gtest/gtest.h>
 
-#include "plan/forecast.h"
+#include "forecast/forecast.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {

@@ -7,9 +7,9 @@
 #include <map>
 #include <random>
 
-#include "plan/scaled_run.h"
-#include "plan/score_catalog.h"
-#include "plan/search.h"
+#include "catalog/catalog.h"
+#include "forecast/scaled_run.h"
+#include "search/search.h"
 
 namespace trireme {
 namespace {

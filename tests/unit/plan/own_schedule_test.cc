@@ -1,10 +1,10 @@
 // The searched schedule of a run: times from meta, the limit, and what the forecast makes of it.
-#include "plan/own_schedule.h"
+#include "forecast/own_schedule.h"
 
 #include <gtest/gtest.h>
 
+#include "forecast/forecast.h"
 #include "model/stages.h"
-#include "plan/forecast.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {

@@ -1,7 +1,7 @@
 // What optimizer post-validation takes out of a step, in virtual time: tapes of two steps, replayed.
 #include <gtest/gtest.h>
 
-#include "plan/price.h"
+#include "measure/price.h"
 #include "runtime/booking.h"
 #include "spec/run_schedule.h"
 #include "tiny_llama.h"

@@ -1,12 +1,12 @@
 // Products of any size from measured ones.
-#include "plan/product_times.h"
+#include "measure/product_times.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "base/rng.h"
-#include "plan/speeds.h"
+#include "measure/speeds.h"
 
 namespace trireme {
 namespace {

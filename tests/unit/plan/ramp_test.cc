@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "plan/forecast.h"
-#include "plan/slowed.h"
+#include "forecast/forecast.h"
+#include "forecast/slowed.h"
 #include "spec/run_schedule.h"
 #include "tiny_llama.h"
 

@@ -1,5 +1,5 @@
-// Compares the search's form of a layout's memory (plan/rank_bytes.h) with what meta books of the step. Both
-// are bytes of the most loaded rank, without holes of placement.
+// Compares the search's form of a layout's memory (forecast/rank_bytes.h) with what meta books of the step.
+// Both are bytes of the most loaded rank, without holes of placement.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -7,11 +7,11 @@
 #include <cmath>
 #include <random>
 
-#include "plan/layer_bytes.h"
-#include "plan/score_catalog.h"
-#include "plan/search.h"
+#include "catalog/catalog.h"
+#include "forecast/layer_bytes.h"
 #include "runtime/composed_booking.h"
 #include "sanitized.h"
+#include "search/search.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 

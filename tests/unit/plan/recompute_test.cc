@@ -1,10 +1,10 @@
 // layout.recompute = "auto": what is let go first, and no more than a limit makes needful.
-#include "plan/recompute.h"
+#include "forecast/recompute.h"
 
 #include <gtest/gtest.h>
 
 #include "cost/flops.h"
-#include "plan/forecast.h"
+#include "forecast/forecast.h"
 #include "runtime/recompute.h"
 #include "spec/run_schedule.h"
 

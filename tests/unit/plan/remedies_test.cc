@@ -1,5 +1,5 @@
 // What makes a run fit that does not: each remedy, put into the run as its user would, does what it says.
-#include "plan/remedies.h"
+#include "forecast/remedies.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "base/progress.h"
-#include "plan/recompute.h"
+#include "forecast/recompute.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {

@@ -1,6 +1,6 @@
 // --require and --as: a search with requirements finds what a filter of the whole search finds; errors name
 // the allowed values; the answer fits a screen.
-#include "plan/requirement.h"
+#include "search/requirement.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/units.h"
-#include "plan/framework.h"
-#include "plan/search.h"
+#include "search/framework.h"
+#include "search/search.h"
 #include "search_requests.h"
 
 namespace trireme::test {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/price.h"
+#include "measure/price.h"
 #include "runtime/recording.h"
 #include "spec/run_schedule.h"
 

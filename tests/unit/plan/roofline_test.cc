@@ -1,5 +1,5 @@
 // The roofline's picture: no two texts of it meet, and none leaves it.
-#include "plan/roofline.h"
+#include "estimate/roofline.h"
 
 #include <gtest/gtest.h>
 

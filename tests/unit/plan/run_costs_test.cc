@@ -1,6 +1,6 @@
 // Costs that decide: prices by region, energy, mixed devices, adapters, service, and plan's answer on one
 // screen. Values are worked out by hand.
-#include "plan/run_costs.h"
+#include "forecast/run_costs.h"
 
 #include <gtest/gtest.h>
 
@@ -8,12 +8,12 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "plan/alternatives.h"
-#include "plan/price_list.h"
-#include "plan/scaled_run.h"
-#include "plan/score_catalog.h"
-#include "plan/searched_step.h"
-#include "plan/serving.h"
+#include "catalog/catalog.h"
+#include "catalog/price_list.h"
+#include "estimate/serving.h"
+#include "forecast/alternatives.h"
+#include "forecast/scaled_run.h"
+#include "forecast/searched_step.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {

@@ -1,16 +1,17 @@
 // A run in closed form, put in order by its schedule: the same seconds as the closed form's sum where nothing
 // waits, its bubble where something does; a world of 16,384 ranks from few classes.
-#include "plan/scaled_run.h"
+#include "forecast/scaled_run.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "catalog/catalog.h"
+#include "catalog/data_texts.h"
 #include "cost/flops.h"
 #include "cost/step_memory.h"
+#include "forecast/bound_step.h"
 #include "model/stages.h"
-#include "plan/bound_step.h"
-#include "plan/score_catalog.h"
-#include "plan/score_fit.h"
+#include "published/score_fit.h"
 #include "sim/rank_program.h"
 #include "sim/world_report.h"
 
@@ -338,7 +339,7 @@ TEST(ScaledRun, WhoseConstantsAreKnown) {
 // A file of constants of one's own: its one own site is taken; of several one is named; what says nothing is
 // refused.
 TEST(ScaledRun, ConstantsOfOnesOwn) {
-  ScoreConstants mine = parse_constants(shipped_constants_text(), "shipped");
+  ScoreConstants mine = parse_constants(kScoreConstants, "shipped");
   const auto refused = [](PricedBy by, const ScoreConstants& c) {
     try {
       price_by_own(by, save_constants(c), "mine.json");

@@ -1,15 +1,15 @@
 // What schedules idle, against the event simulator: of actions alone, and in the step of a whole model.
-#include "plan/schedule_idle.h"
+#include "forecast/schedule_idle.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "plan/scaled_run.h"
-#include "plan/score_catalog.h"
-#include "plan/score_fit.h"
-#include "plan/search.h"
+#include "catalog/catalog.h"
+#include "forecast/scaled_run.h"
+#include "published/score_fit.h"
 #include "sanitized.h"
+#include "search/search.h"
 #include "sim/pipeline.h"
 
 namespace trireme {

@@ -1,5 +1,5 @@
 // Collectives' prices against published curves of NCCL, and what a file of such curves may not hold.
-#include "plan/score_curves.h"
+#include "published/score_curves.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "catalog/cluster_data.h"
 #include "cost/collective_time.h"
-#include "plan/cluster_data.h"
 #include "source_dir.h"
 #include "spec/cluster_spec.h"
 

@@ -6,9 +6,10 @@
 #include <set>
 
 #include "base/error.h"
+#include "catalog/data_texts.h"
 #include "cost/step_memory.h"
-#include "plan/score.h"
-#include "plan/searched_step.h"
+#include "forecast/searched_step.h"
+#include "published/score.h"
 #include "score_row.h"
 
 namespace trireme {
@@ -17,7 +18,7 @@ namespace {
 using test::read_one, test::TestJson;
 
 ScoreConstants unfitted_priors() {
-  ScoreConstants c = parse_constants(shipped_constants_text(), "shipped");
+  ScoreConstants c = parse_constants(kScoreConstants, "shipped");
   c.fitted.clear();
   return c;
 }

@@ -8,9 +8,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
+#include "catalog/catalog.h"
 #include "cost/device_curves.h"
-#include "plan/score_catalog.h"
-#include "plan/score_curves.h"
+#include "published/score_curves.h"
 #include "source_dir.h"
 
 namespace trireme {

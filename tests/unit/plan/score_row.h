@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "plan/score_fit.h"
+#include "published/score_fit.h"
 #include "source_dir.h"
 
 namespace trireme::test {

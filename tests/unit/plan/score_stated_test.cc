@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "cost/step_memory.h"
-#include "plan/score_fit.h"
+#include "published/score_fit.h"
 #include "score_row.h"
 
 namespace trireme {

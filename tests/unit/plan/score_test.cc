@@ -1,7 +1,6 @@
 // Forecasts against measured runs: the reader's refusals, controls by hand, a planted source that the fit
 // finds again, and the shipped rows.
-#include "plan/score.h"
-#include "plan/cluster_data.h"
+#include "published/score.h"
 
 #include <gtest/gtest.h>
 
@@ -12,10 +11,12 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/rng.h"
+#include "catalog/cluster_data.h"
+#include "catalog/data_texts.h"
 #include "cost/pipeline_layers.h"
 #include "cost/step_memory.h"
-#include "plan/searched_step.h"
-#include "plan/walls.h"
+#include "estimate/walls.h"
+#include "forecast/searched_step.h"
 #include "score_row.h"
 #include "source_dir.h"
 
@@ -138,7 +139,7 @@ TEST(ScoreRows, WhatIsMissingIsSolvedOrRangedOver) {
   row["layout"]["micro_batch"] = nullptr;
   r = read_one(row);
   EXPECT_EQ(r.missing, (std::vector<std::string>{"micro_batch", "interleave"}));
-  const RowForecast f = forecast_of(r, parse_constants(shipped_constants_text(), "shipped").of(r));
+  const RowForecast f = forecast_of(r, parse_constants(kScoreConstants, "shipped").of(r));
   EXPECT_LT(f.low, f.middle);
   EXPECT_GT(f.high, f.middle);
 
@@ -150,7 +151,7 @@ TEST(ScoreRows, WhatIsMissingIsSolvedOrRangedOver) {
 // A row without recompute, of a source that does not state it: the interval spans no recompute, attention's
 // core and whole blocks. Whole blocks count for the forecast only if no other setting has room.
 TEST(ScoreRows, AMissingRecomputeIsRangedOver) {
-  const ScoreConstants constants = parse_constants(shipped_constants_text(), "shipped");
+  const ScoreConstants constants = parse_constants(kScoreConstants, "shipped");
   TestJson row = whole_row();
   row["layout"]["micro_batch"] = 1;
   const auto as = [&](const TestJson& recompute) {
@@ -328,7 +329,7 @@ std::vector<MeasuredRow> planted_rows(const FitValues& truth, int count) {
 }
 
 TEST(Score, APlantedSourceIsFoundAgain) {
-  ScoreConstants priors = parse_constants(shipped_constants_text(), "shipped");
+  ScoreConstants priors = parse_constants(kScoreConstants, "shipped");
   priors.fitted.clear();
   FitValues truth{};
   for (size_t f = 0; f < kFits; ++f) truth[f] = priors.priors[f].center;
@@ -345,7 +346,7 @@ TEST(Score, APlantedSourceIsFoundAgain) {
 
 // A constant without a spread is known: steps that contradict it move others.
 TEST(Score, WhatIsKnownIsNotFitted) {
-  ScoreConstants priors = parse_constants(shipped_constants_text(), "shipped");
+  ScoreConstants priors = parse_constants(kScoreConstants, "shipped");
   priors.fitted.clear();
   FitValues truth{};
   for (size_t f = 0; f < kFits; ++f) truth[f] = priors.priors[f].center;
@@ -366,7 +367,7 @@ TEST(Score, WhatIsKnownIsNotFitted) {
 
 // What an earlier fit made of all rows is no part of a forecast of a half; and the table ends the report.
 TEST(Score, AnEarlierFitTellsNothing) {
-  ScoreConstants fresh = parse_constants(shipped_constants_text(), "shipped");
+  ScoreConstants fresh = parse_constants(kScoreConstants, "shipped");
   fresh.fitted.clear();
   FitValues truth{};
   for (size_t f = 0; f < kFits; ++f) truth[f] = fresh.priors[f].center;
@@ -384,7 +385,7 @@ TEST(Score, AnEarlierFitTellsNothing) {
 }
 
 TEST(Score, TwoStepsOfOnesOwnCalibrateASite) {
-  const ScoreConstants shipped = parse_constants(shipped_constants_text(), "shipped");
+  const ScoreConstants shipped = parse_constants(kScoreConstants, "shipped");
   std::vector<MeasuredRow> rows = planted_rows(shipped.of(read_one(whole_row())), 30);
   for (MeasuredRow& r : rows) {  // a site of its own, a tenth slower
     r.site = "mine";
@@ -406,7 +407,7 @@ TEST(Score, TwoStepsOfOnesOwnCalibrateASite) {
 
 // One row says nothing of how far off the next may be: no interval is a point.
 TEST(Score, AFewRowsHaveIntervalsAsWideAsIsUsual) {
-  const ScoreConstants shipped = parse_constants(shipped_constants_text(), "shipped");
+  const ScoreConstants shipped = parse_constants(kScoreConstants, "shipped");
   std::vector<MeasuredRow> rows = planted_rows(shipped.of(read_one(whole_row())), 12);
   for (MeasuredRow& r : rows) {
     r.step_s = forecast_of(r, shipped.of(r)).middle;
@@ -422,7 +423,7 @@ TEST(Score, AFewRowsHaveIntervalsAsWideAsIsUsual) {
 }
 
 TEST(Score, ConstantsAreReadAsWritten) {
-  const ScoreConstants c = parse_constants(shipped_constants_text(), "shipped");
+  const ScoreConstants c = parse_constants(kScoreConstants, "shipped");
   const std::string text = save_constants(c);
   EXPECT_EQ(save_constants(parse_constants(text, "again")), text);
   for (const char* bad : {"{}", "[]", R"({"priors": {"gem": [1, 1]}, "scope_priors": {}, "fitted": {}})",
@@ -434,7 +435,7 @@ TEST(Score, TheShippedRows) {
   const fs::path file = test::source_dir() / "data/published_runs.json";
   const std::vector<MeasuredRow> rows = read_rows(read_text(file), file.string(), shipped_catalog());
   EXPECT_EQ(rows.size(), 851u);
-  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"),
+  const ScoreReport r = score_rows(rows, parse_constants(kScoreConstants, "shipped"),
                                    {.leave_out = LeaveOut::half, .splits = 2});
   EXPECT_GE(r.measured_rows, 655);
   EXPECT_LT(r.time.all.mape, 9);
@@ -483,8 +484,8 @@ TEST(Score, NoVerdictIsRiskyLessThanNever) {
   failed["result"] = {{"oom", true}};
   const auto rows =
       read_rows(TestJson::array({whole_row(), whole_row(), failed}).dump(), "rows.json", shipped_catalog());
-  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"),
-                                   {.leave_out = LeaveOut::nothing});
+  const ScoreReport r =
+      score_rows(rows, parse_constants(kScoreConstants, "shipped"), {.leave_out = LeaveOut::nothing});
   EXPECT_NEAR(r.fits.all.wrong, 100.0 / 3, 1e-9);
   EXPECT_GE(r.fits.all.risky, 0);
   EXPECT_FALSE(std::signbit(r.fits.all.risky));
@@ -499,8 +500,8 @@ TEST(Score, Json) {
   small["id"] = "r4";
   const auto rows =
       read_rows(TestJson::array({whole_row(), second, large, small}).dump(), "rows.json", shipped_catalog());
-  const ScoreReport r = score_rows(rows, parse_constants(shipped_constants_text(), "shipped"),
-                                   {.leave_out = LeaveOut::nothing});
+  const ScoreReport r =
+      score_rows(rows, parse_constants(kScoreConstants, "shipped"), {.leave_out = LeaveOut::nothing});
   const TestJson j = TestJson::parse(score_json(r));
   // Each row is held against a step time, has a verdict alone, or is left out.
   EXPECT_EQ(j.at("rows").size(), 2u);

@@ -1,5 +1,5 @@
 // Where the best layout changes: on one side of the point a search finds the same division, on the other not.
-#include "plan/search_flip.h"
+#include "search/search_flip.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Requests of the search's tests: a Llama by its sizes on a device that is nobody's.
 #pragma once
-#include "plan/search.h"
+#include "search/search.h"
 
 namespace trireme::test {
 

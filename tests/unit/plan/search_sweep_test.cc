@@ -1,5 +1,5 @@
 // Sweeps over devices, and the largest models that fit: the tables of ZeRO and GPipe.
-#include "plan/search_sweep.h"
+#include "search/search_sweep.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

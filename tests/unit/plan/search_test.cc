@@ -1,5 +1,5 @@
 // The search against brute force over what the run file's own checks allow.
-#include "plan/search.h"
+#include "search/search.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "base/rng.h"
-#include "plan/search_chart.h"
+#include "search/search_chart.h"
 #include "search_requests.h"
 #include "spec/supported.h"
 

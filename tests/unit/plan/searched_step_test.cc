@@ -1,6 +1,6 @@
 // One layout has one step time: what a search prints as a run file is priced as the search priced it, and a
 // plan's bound of it is not above that.
-#include "plan/searched_step.h"
+#include "forecast/searched_step.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -10,10 +10,11 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "catalog/catalog.h"
 #include "cost/stated_links.h"
-#include "plan/forecast.h"
-#include "plan/scaled_run.h"
-#include "plan/score_catalog.h"
+#include "forecast/forecast.h"
+#include "forecast/scaled_run.h"
+#include "search/search.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 
@@ -52,7 +53,8 @@ RunSpec run_on(std::string_view cluster, std::string_view arch) {
 SearchRequest request_on(const RunSpec& run, int64_t gpus) {
   SubjectDevice d = device_of(cluster_called(run.cluster.file, gpus), "bf16", gpus);
   complete_figures(d, gpus, "test");
-  SearchRequest q = search_request_of(run, d);
+  SearchRequest q;
+  static_cast<LayoutCase&>(q) = layout_case_of(run, d);
   q.gpus = {gpus}, q.globals = {run.batch.global};
   q.best = 4;
   q.run = run;

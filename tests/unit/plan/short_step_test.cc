@@ -4,10 +4,10 @@
 #include <cmath>
 #include <random>
 
-#include "plan/scaled_run.h"
-#include "plan/score_catalog.h"
-#include "plan/search.h"
+#include "catalog/catalog.h"
+#include "forecast/scaled_run.h"
 #include "sanitized.h"
+#include "search/search.h"
 #include "sim/steady_step.h"
 #include "sim/world_report.h"
 #include "spec/run_schedule.h"

@@ -1,5 +1,5 @@
 // Prices of pieces from measured sizes, and a step's forecast made of them.
-#include "plan/speeds.h"
+#include "measure/speeds.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 
 #include "base/rng.h"
 #include "cost/flops.h"
-#include "plan/calibrate.h"
-#include "plan/forecast.h"
-#include "plan/price.h"
+#include "forecast/forecast.h"
+#include "measure/calibrate.h"
+#include "measure/price.h"
 #include "runtime/recording.h"
 #include "spec/run_schedule.h"
 #include "tiny_llama.h"

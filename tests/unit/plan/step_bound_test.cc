@@ -1,6 +1,6 @@
 // What layouts are ranked by before they are replayed is never more than their replayed step, and close to
 // it.
-#include "plan/step_bound.h"
+#include "forecast/step_bound.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -9,10 +9,10 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "plan/confirm.h"
-#include "plan/scaled_run.h"
-#include "plan/searched_step.h"
+#include "forecast/scaled_run.h"
+#include "forecast/searched_step.h"
 #include "sanitized.h"
+#include "search/confirm.h"
 #include "spec/supported.h"
 
 namespace trireme {
@@ -48,7 +48,8 @@ SearchRequest request_of(const BoundedRun& b) {
   run.cluster.file = b.cluster;
   SubjectDevice d = device_of(cluster_called(run.cluster.file, b.gpus), "bf16", b.gpus);
   complete_figures(d, b.gpus, "test");
-  SearchRequest q = search_request_of(run, d);
+  SearchRequest q;
+  static_cast<LayoutCase&>(q) = layout_case_of(run, d);
   q.gpus = {b.gpus}, q.globals = {b.global};
   q.run = run;
   return q;

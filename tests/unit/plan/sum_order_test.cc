@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 #include "comm/options.h"
-#include "plan/forecast.h"
+#include "forecast/forecast.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "plan/forecast.h"
-#include "plan/untrained_router.h"
+#include "forecast/forecast.h"
+#include "forecast/untrained_router.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::test {

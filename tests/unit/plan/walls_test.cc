@@ -1,5 +1,5 @@
 // The closed forms of `trireme estimate` against their textbook formulas, written out.
-#include "plan/walls.h"
+#include "estimate/walls.h"
 
 #include <gtest/gtest.h>
 

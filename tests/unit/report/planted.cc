@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "plan/forecast.h"
+#include "forecast/forecast.h"
 #include "report/price_plan.h"
 #include "spec/run_schedule.h"
 #include "trace/chrome_trace.h"

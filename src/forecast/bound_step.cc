@@ -1,0 +1,123 @@
+#include "forecast/bound_step.h"
+
+#include <algorithm>
+
+namespace trireme {
+
+const BoundStep::Passes& BoundStep::passes_of(const StepCase& c, const DeviceFigures& d, const FitValues& f,
+                                              size_t again) {
+  std::unique_ptr<Passes>& passes = passes_[2 * again + (c.chunks > 1)][size_t(c.nearest)];
+  if (passes) return *passes;
+  const WorkPrices prices(c, d, f);
+  passes = std::make_unique<Passes>();
+  passes->parts = step_parts(c, d, f);
+  passes->layers[kDenseLayer] = prices.passes(false);
+  if (c.model.moe()) passes->layers[kExpertLayer] = prices.passes(true);
+  passes->layers[kHeadLayer] = prices.head_passes();
+  passes->message = prices.message(), passes->update = prices.update({});
+  passes->slower = slowness(c, d, f);
+  return *passes;
+}
+
+void BoundStep::set_passes(const Passes& passes) {
+  work_.kinds.resize(kWorkLayers);
+  for (size_t k = 0; k < kWorkLayers; k++) {
+    LayerWork& w = work_.kinds[k];
+    const LayerWork& pass = passes.layers[k];
+    w.forward = pass.forward;
+    w.input = pass.input;
+    w.weight = pass.weight;
+    w.again = pass.again;
+  }
+}
+
+double BoundStep::least(StepBound& bound, std::string_view schedule, const StepCase& c,
+                        const DeviceFigures& d, const FitValues& f, size_t again) {
+  const Passes& passes = passes_of(c, d, f, again);
+  set_passes(passes);
+  work_.message = passes.message;
+  return 1e-9 * bound.least({.schedule = schedule,
+                             .pp = c.pp,
+                             .chunks = c.chunks,
+                             .microbatches = c.microbatches,
+                             .work = &work_});
+}
+
+const BoundStep::States& BoundStep::states_of(const StepCase& c, const DeviceFigures& d, const FitValues& f,
+                                              const Passes& passes, size_t sharding) {
+  if (states_.size() <= sharding) states_.resize(sharding + 1);
+  std::optional<States>& states = states_[sharding][size_t(c.nearest)];
+  if (states) return *states;
+  const WorkPrices prices(c, d, f);
+  states.emplace();
+  prices.set_states(states->layers[kDenseLayer], layer_held(c, false), 1);
+  if (c.model.moe()) prices.set_states(states->layers[kExpertLayer], layer_held(c, true), 1);
+  prices.set_states(states->layers[kEmbeddingLayer], {table_held(c), 0}, 0);
+  const HeldParameters all = {passes.parts.dense, passes.parts.experts};
+  states->offload = offload_seconds(c, d, f, all);
+  states->update = update_seconds(c, d, f, all) - states->offload + step_seconds(c, d, f);
+  return *states;
+}
+
+BoundCase BoundStep::case_of(std::string_view schedule, const StepCase& c, const DeviceFigures& d,
+                             const FitValues& f, const LayoutSpec& keys, const Passes& passes,
+                             const States& states) {
+  WorkPrices(c, d, f).set_policy(work_, keys);
+  const bool tied_here = c.model.tied && c.pp * c.chunks == 1;
+  work_.kinds.resize(kWorkLayers);
+  for (size_t k = 0; k < kWorkLayers; k++) {
+    const bool none = k == kHeadLayer && tied_here;
+    const LayerWork& of = states.layers[k == kHeadLayer ? size_t(kEmbeddingLayer) : k];
+    work_.kinds[k] = none ? LayerWork{} : of;
+  }
+  set_passes(passes);
+  work_.message = passes.message;
+  work_.update.assign(1, passes.update);
+  const int64_t ranks = c.dp * c.cp * c.tp;
+  return {.schedule = schedule,
+          .pp = c.pp,
+          .chunks = c.chunks,
+          .microbatches = c.microbatches,
+          .replicas = c.dp * c.cp > 1,
+          .expert_replicas = ranks > c.ep,
+          .exchanges = c.ep > 1,
+          .recomputes = c.recompute > 0 || c.renorm,
+          .reshard_after_forward = c.reshard_after_forward,
+          .work = &work_};
+}
+
+double BoundStep::lane(StepBound& bound, std::string_view schedule, const StepCase& c, const DeviceFigures& d,
+                       const FitValues& f, const LayoutSpec& keys, size_t again, size_t sharding) {
+  const Passes& passes = passes_of(c, d, f, again);
+  return 1e-9 * bound.lane(case_of(schedule, c, d, f, keys, passes, states_of(c, d, f, passes, sharding)));
+}
+
+StepSeconds BoundStep::of(StepBound& bound, std::string_view schedule, const StepCase& c,
+                          const DeviceFigures& d, const FitValues& f, const LayoutSpec& keys, size_t again,
+                          size_t sharding, bool exact) {
+  const Passes& passes = passes_of(c, d, f, again);
+  const States& states = states_of(c, d, f, passes, sharding);
+  const BoundParts b = bound.of(case_of(schedule, c, d, f, keys, passes, states), exact);
+  const StepParts& all = passes.parts;
+  const double unit = 1e-9 / passes.slower;
+  const double blocks = unit * (b.busiest - b.head) / all.total;
+  StepSeconds s;
+  s.products = blocks * all.products;
+  s.attention = blocks * all.attention;
+  s.elementwise = blocks * all.elementwise;
+  s.host = blocks * all.host;
+  s.tp = blocks * all.tp;
+  s.cp = blocks * all.cp;
+  s.ep = blocks * all.ep;
+  s.head = unit * b.head;
+  s.bubble = unit * b.bubble;
+  s.messages = unit * b.messages;
+  s.offload = std::min(states.offload, unit * b.update);
+  s.optimizer = std::min(states.update, unit * b.update - s.offload);
+  s.gradients = unit * (b.replicas + b.update) - s.offload - s.optimizer;
+  s.jitter = unit * b.total * (passes.slower - 1);
+  s.total = 1e-9 * b.total;
+  return s;
+}
+
+}  // namespace trireme

@@ -1,0 +1,60 @@
+// The price of one of trireme's own layouts before it is replayed: the lower bound of its step
+// (forecast/step_bound.h), divided by cause.
+#pragma once
+#include <array>
+#include <memory>
+#include <optional>
+
+#include "cost/step_time.h"
+#include "forecast/step_bound.h"
+#include "forecast/work_prices.h"
+
+namespace trireme {
+
+class BoundStep {
+ public:
+  // For many layouts of one division. Collectives among replicas depend on sharding, offload and the order of
+  // axes; passes depend on the microbatch, recompute, whether there are several chunks, and the order of
+  // axes.
+  void clear() { clear_passes(), states_.clear(); }  // another division
+  void clear_passes() {                              // another microbatch
+    for (auto& by_order : passes_)
+      for (std::unique_ptr<Passes>& p : by_order) p.reset();
+  }
+  // schedule: a name of the search. keys: for those that StepCase lacks. exact: as StepBound::of().
+  // Requires: StepCase::own. again, sharding: numbers of the recompute and of the sharding and place of its
+  // state.
+  StepSeconds of(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&,
+                 const FitValues&, const LayoutSpec& keys, size_t again, size_t sharding, bool exact = false);
+  // Seconds that no sharding takes less than, at once (StepBound::least).
+  double least(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
+               size_t again);
+  // Seconds that its collectives take alone (StepBound::lane).
+  double lane(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
+              const LayoutSpec& keys, size_t again, size_t sharding);
+
+ private:
+  struct Passes {
+    StepParts parts;
+    std::array<LayerWork, kWorkLayers> layers;
+    int64_t message = 0, update = 0;
+    double slower = 1;
+  };
+  const Passes& passes_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t again);
+  void set_passes(const Passes&);  // writes work_
+  struct States {
+    std::array<LayerWork, kWorkLayers> layers;
+    double update = 0, offload = 0;  // seconds, of the most loaded rank
+  };
+  const States& states_of(const StepCase&, const DeviceFigures&, const FitValues&, const Passes&,
+                          size_t sharding);
+  // Its work is work_.
+  BoundCase case_of(std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
+                    const LayoutSpec& keys, const Passes&, const States&);
+
+  std::array<std::array<std::unique_ptr<Passes>, kOrders>, 6> passes_;  // by recompute and chunks, and order
+  std::vector<std::array<std::optional<States>, kOrders>> states_;      // by sharding
+  WorldWork work_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,265 @@
+#include "forecast/rank_bytes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "forecast/layer_bytes.h"
+#include "forecast/layout_case.h"
+#include "forecast/memory_moments.h"
+#include "spec/run_schedule.h"
+
+namespace trireme {
+namespace rank_bytes {
+
+// Bytes of a layer, by its last pass; then of a batch and a message.
+using HeldBytes = std::array<double, kFirstUnit>;
+HeldBytes bytes_of(const RecordedLayers& r) {
+  HeldBytes all{};
+  for (size_t k = 0; k < size_t(kWorkLayers); k++) {
+    const auto& p = r.kinds[k].passes;
+    double* const at = &all[k * kHeldStates];
+    at[kForwarded] = p[kPassForward].net + p[kPassDrop].net;
+    at[kMadeAgain] = at[kForwarded] + p[kPassAgain].net;
+    at[kWaiting] = at[kMadeAgain] + p[kPassInput].net;
+    at[kWeighted] = at[kWaiting] + p[kPassWeight].net;
+  }
+  all[kBatches] = r.batch;
+  all[kBoundaries] = r.boundary;
+  return all;
+}
+
+// Ranks with the same layers, for layouts that differ by their sharding alone.
+struct RankKind {
+  const RankMoments* moments = nullptr;
+  struct Most {
+    size_t units = 0, moment = 0;
+    double held = -1;
+  };
+  std::vector<Most> most;  // by some of RankMoments::units
+};
+
+RankKind kind_of(const RankMoments& m, const RecordedLayers& r, const HeldBytes& bytes) {
+  RankKind out{.moments = &m, .most = {}};
+  std::vector<RankKind::Most> all(m.units.size());
+  std::vector<double> held;
+  for (const MemoryMoment& at : m.moments)
+    held.push_back(at.kind < kWorkLayers ? r.kinds[size_t(at.kind)].passes[at.pass].high : 0);
+  for (const auto& [state, counts] : m.held)
+    for (size_t i = 0; i < held.size(); i++) held[i] += double(counts[i]) * bytes[state];
+  for (size_t i = 0; i < held.size(); i++) {
+    RankKind::Most& most = all[m.moments[i].units];
+    if (held[i] > most.held) most = {m.moments[i].units, i, held[i]};
+  }
+  // A moment is left out if another one has more of everything.
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.held > b.held; });
+  for (const RankKind::Most& one : all)
+    if (std::none_of(out.most.begin(), out.most.end(),
+                     [&](const RankKind::Most& other) { return m.has_all[other.units][one.units] != 0; }))
+      out.most.push_back(one);
+  return out;
+}
+
+MemoryMoments::Pipeline pipeline_of(const SearchLayout& l) {
+  return {.schedule = l.schedule, .pp = l.pp, .chunks = l.chunks, .microbatches = l.microbatches()};
+}
+
+LayoutSpec sharded_as(const SearchLayout& l, int zero, int64_t shards) {
+  LayoutSpec layout;
+  layout.tp = l.tp;
+  layout.dp = l.dp;
+  layout.cp = l.cp;
+  layout.ep = l.ep;
+  layout.zero = zero;
+  layout.shard_group = shards;
+  return layout;
+}
+
+}  // namespace rank_bytes
+
+using namespace rank_bytes;
+
+struct RankBytes::Impl {
+  Impl(RunSpec r, std::string_view cut) : run(std::move(r)), moments(run.model, run.data.seq_len, cut) {}
+
+  RunSpec run;
+  MemoryMoments moments;
+  // tp, ends of the pipeline apart, several ranks of cp, ep, several microbatches, recompute.
+  using LayerKey = std::tuple<int64_t, bool, bool, int64_t, bool, Again>;
+  std::map<LayerKey, LayersByRows> by_rows;
+  std::map<std::pair<LayerKey, double>, RecordedLayers> layers;  // by sequences of a rank
+  // The current layouts, equal except for their sharding; and those whose optimizer state waits elsewhere.
+  struct Kind {
+    SearchLayout layout;
+    const RecordedLayers* recorded = nullptr;
+    HeldBytes bytes{};
+    double forwarded = 0;  // the kind of block that keeps less
+    std::vector<MemoryMoments::Least> least;
+    std::map<UnitPolicy, const std::vector<RankKind>*> ranks;
+  };
+  std::array<Kind, 2> kinds;
+  std::map<std::pair<const RecordedLayers*, const std::vector<RankMoments>*>, std::vector<RankKind>> ranks;
+
+  const std::vector<RankKind>& ranks_of(const Kind& kind, const UnitPolicy& by) {
+    const SearchLayout& l = kind.layout;
+    const std::vector<RankMoments>& all = moments.of(pipeline_of(l), *kind.recorded, by, l.ep > 1);
+    const auto [it, fresh] = ranks.try_emplace({kind.recorded, &all});
+    if (fresh)
+      for (const RankMoments& m : all) it->second.push_back(kind_of(m, *kind.recorded, kind.bytes));
+    return it->second;
+  }
+
+  const RecordedLayers& layers_of(const SearchLayout& l) {
+    const bool v = default_chunks(l.schedule) > 1 && l.schedule != "interleaved";
+    const bool split = run.model.tied && l.pp > 1 && !v;
+    // Two ranks of cp stand for more: blocks of keys and values travel in the same buffers.
+    const int64_t cp = std::min<int64_t>(l.cp, 2);
+    const LayerKey key{l.tp, split, cp > 1, l.ep, l.microbatches() > 1, l.again};
+    const double sequences = double(l.micro) * double(cp) / double(l.cp);
+    const auto [it, fresh] = layers.try_emplace({key, sequences});
+    if (!fresh) return it->second;
+    auto rows = by_rows.find(key);
+    if (rows == by_rows.end()) {
+      SearchLayout one = l;
+      one.offload = false;  // state that waits takes no memory while layers run
+      one.cp = cp;
+      one.micro = 1;
+      one.global = l.dp * std::min<int64_t>(2, l.microbatches());
+      rows = by_rows.try_emplace(key, resolve(with_layout(run, one), {.native_bf16 = true}), split).first;
+    }
+    return it->second = rows->second.at(sequences);
+  }
+
+  Kind& kind_of_layout(const SearchLayout& l) {
+    Kind& k = kinds[l.offload];
+    if (k.recorded && k.layout.holds_as(l)) return k;
+    k = {
+        .layout = l, .recorded = &layers_of(l), .bytes = {}, .forwarded = INFINITY, .least = {}, .ranks = {}};
+    k.bytes = bytes_of(*k.recorded);
+    for (const WorkLayer b : {kDenseLayer, kExpertLayer})
+      if (!k.recorded->kinds[size_t(b)].own.empty())
+        k.forwarded = std::min(k.forwarded, k.bytes[size_t(b) * kHeldStates + kForwarded]);
+    k.least = moments.least(pipeline_of(l));
+    return k;
+  }
+
+  // A sharding: bytes of whole units, and bytes of each layer between steps.
+  struct Shares {
+    int zero = 0;
+    int64_t shards = 0;
+    bool offload = false;
+    UnitSharers dense, experts;
+    std::array<double, kMostUnits * kHeldUnits> units{};
+    std::array<double, size_t(kWorkLayers)> kept{};
+  };
+  // Layouts with equal units.
+  using Divided = std::tuple<int64_t, int64_t, int64_t, double, std::string_view>;
+  Divided divided;
+  std::vector<Shares> shares;
+
+  const Shares& shares_of(const SearchLayout& l, const RecordedLayers& r) {
+    if (const Divided now{l.tp, l.ep, l.dp * l.cp, r.grad, r.structure}; now != divided) {
+      divided = now;
+      shares.clear();
+    }
+    for (const Shares& s : shares)
+      if (s.zero == l.zero && s.shards == l.shards && s.offload == l.offload) return s;
+    Shares& s = shares.emplace_back();
+    s.zero = l.zero;
+    s.shards = l.shards;
+    s.offload = l.offload;
+    const LayoutSpec layout = sharded_as(l, l.zero, l.shards);
+    s.dense = sharers_of(layout, false);
+    s.experts = sharers_of(layout, true);
+    std::array<double, kMostUnits> kept{};
+    for (uint32_t u = 0; u < r.units.size(); u++) {
+      const UnitSharers& by = r.units[u].experts ? s.experts : s.dense;
+      double* const at = &s.units[u * kHeldUnits];
+      at[kGatheredUnit] = by.zero == 3 ? r.gathered(u, by.shards) : 0;
+      at[kWholeGrad] = r.whole_grad(u, by.shards);
+      // Without ZeRO small units travel together.
+      at[kOnWire] = std::max(r.wired(u, by.shards), by.zero == 0 ? double(r.policy.bucket_bytes) : 0);
+      kept[u] = r.kept(u, by, s.dense.shards, !l.offload);
+    }
+    for (size_t k = 0; k < s.kept.size(); k++) {
+      s.kept[k] = r.kinds[k].buffers;
+      for (const uint32_t u : r.kinds[k].own) s.kept[k] += kept[u];
+    }
+    return s;
+  }
+  static double states_of(const std::array<int64_t, size_t(kWorkLayers)>& layers, const RecordedLayers& r,
+                          const Shares& s) {
+    double states = r.rest;
+    for (size_t k = 0; k < layers.size(); k++) states += double(layers[k]) * s.kept[k];
+    return states;
+  }
+  static UnitPolicy policy_of(const SearchLayout& l, const RecordedLayers& r, const Shares& s) {
+    UnitPolicy policy{.every_pass = s.dense.zero >= 2,
+                      .casts = l.gpus > 1 && r.wire != r.grad,
+                      .replicas = s.dense.all > 1,
+                      .expert_replicas = s.experts.all > 1};
+    if (s.dense.zero < 2 && !policy.casts) policy.replicas = policy.expert_replicas = false;
+    return policy;
+  }
+
+  StepMemory least(const SearchLayout& l, double base) {
+    const Kind& kind = kind_of_layout(l);
+    const RecordedLayers& r = *kind.recorded;
+    const Shares& s = shares_of(l, r);
+    StepMemory most;
+    for (const MemoryMoments::Least& rank : kind.least) {
+      const double states = states_of(rank.layers, r, s), held = double(rank.blocks) * kind.forwarded,
+                   total = states + held + base;
+      if (total > most.total) most = {.states = states, .activations = held, .base = base, .total = total};
+    }
+    return most;
+  }
+
+  StepMemory of(const SearchLayout& l, double base) {
+    Kind& kind = kind_of_layout(l);
+    const RecordedLayers& r = *kind.recorded;
+    const Shares& s = shares_of(l, r);
+    const std::vector<RankKind>*& ranks = kind.ranks[policy_of(l, r, s)];
+    if (!ranks) ranks = &ranks_of(kind, policy_of(l, r, s));
+    StepMemory most;
+    const RankKind* fullest = nullptr;
+    size_t moment = 0;
+    for (const RankKind& k : *ranks) {
+      const double states = states_of(k.moments->layers, r, s);
+      for (const RankKind::Most& m : k.most) {
+        double passing = 0;
+        for (const auto& [unit, n] : k.moments->units[m.units]) passing += double(n) * s.units[unit];
+        const double total = states + m.held + passing;
+        if (total <= most.total) continue;
+        most = {.states = states, .activations = m.held, .gradients = passing, .total = total};
+        fullest = &k;
+        moment = m.moment;
+      }
+      if (const double total = states + r.between; total > most.total) {
+        most = {.states = states, .activations = r.between, .total = total};
+        fullest = nullptr;
+      }
+    }
+    if (fullest)
+      for (const auto& [state, counts] : fullest->moments->held)
+        if (state < kHeldLayers && state / kHeldStates == size_t(kHeadLayer))
+          most.logits += double(counts[moment]) * kind.bytes[state];
+    most.activations -= most.logits;
+    most.base = base;
+    most.total += base;
+    return most;
+  }
+};
+
+RankBytes::RankBytes(RunSpec run, std::string_view cut)
+    : impl_(std::make_unique<Impl>(std::move(run), cut)) {}
+RankBytes::~RankBytes() = default;
+StepMemory RankBytes::of(const SearchLayout& l, double base) {
+  return impl_->of(l, base);
+}
+StepMemory RankBytes::least(const SearchLayout& l, double base) {
+  return impl_->least(l, base);
+}
+
+}  // namespace trireme

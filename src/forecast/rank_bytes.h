@@ -1,0 +1,28 @@
+// A layout's memory in trireme's own runs: what its layers keep and need by their tapes (layer_bytes.h), at
+// the moments that its programs have (memory_moments.h). docs/search.md, "Memory".
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "forecast/search_layout.h"
+#include "spec/run_spec.h"
+
+namespace trireme {
+
+// Layouts one after another; what neighbours have in common is found once.
+class RankBytes {
+ public:
+  // run: what the layouts are of, with resolve()able precision. cut: as LayoutSpec::cut.
+  RankBytes(RunSpec run, std::string_view cut);
+  ~RankBytes();
+  // Memory of the most loaded rank. base: StepMemory::base.
+  StepMemory of(const SearchLayout&, double base);
+  // At most that memory, at once: states, and the layers that microbatches hold.
+  StepMemory least(const SearchLayout&, double base);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trireme

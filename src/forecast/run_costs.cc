@@ -1,0 +1,67 @@
+#include "forecast/run_costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/counted.h"
+#include "base/progress.h"
+#include "base/units.h"
+
+namespace trireme {
+
+double run_watts(const ClusterSpec& c, int64_t devices) {
+  const double per = double(c.devices_per_node);
+  return c.power.watts(double(devices), std::ceil(double(devices) / per));
+}
+
+std::string energy_text(double watts, double step_s, double step_tokens) {
+  constexpr double kHour = 3600;
+  constexpr double kBillion = 1e9;
+  const double step_wh = watts * step_s / kHour;
+  return fmt::format("{}; {} per step, {} per billion tokens", decimal(watts, "W"), decimal(step_wh, "Wh"),
+                     decimal(step_wh / step_tokens * kBillion, "Wh"));
+}
+
+std::string checkpoint_text(const CheckpointPlan& p) {
+  std::string s = fmt::format("{}, training waits {}", bytes_text(p.bytes), seconds_text(p.stall_s));
+  if (p.write_s > 0) s += fmt::format(", written in {}", seconds_text(p.write_s));
+  if (p.interval_s > 0)
+    s += fmt::format("; save every {} ({}), {:.2g} % of time lost", human_seconds(p.interval_s),
+                     counted(p.steps, "step"), 100 * p.lost);
+  if (p.write_s == 0) s += "; storage.bandwidth is not stated";
+  if (p.kept > 0) s += fmt::format("; storage holds {}", three_digits(p.kept));
+  return s;
+}
+
+nlohmann::ordered_json json_of(const CheckpointPlan& p) {
+  return {{"bytes", p.bytes},           {"stall_s", p.stall_s}, {"write_s", p.write_s},
+          {"interval_s", p.interval_s}, {"young_s", p.young_s}, {"steps", p.steps},
+          {"lost_share", p.lost},       {"kept", p.kept}};
+}
+
+std::string kinds_text(const ClusterSpec& c) {
+  if (c.kinds.empty()) return "";
+  const auto by_peak = [](const KindSpec& a, const KindSpec& b) { return a.peak.bf16 < b.peak.bf16; };
+  const auto by_memory = [](const KindSpec& a, const KindSpec& b) { return a.memory_bytes < b.memory_bytes; };
+  const KindSpec& slow = *std::min_element(c.kinds.begin(), c.kinds.end(), by_peak);
+  const KindSpec& small = *std::min_element(c.kinds.begin(), c.kinds.end(), by_memory);
+  const KindSpec* fast = nullptr;  // kind whose machines alone have the highest peak
+  double all = 0;
+  for (const KindSpec& k : c.kinds) {
+    all += double(k.nodes) * slow.peak.bf16;
+    if (!fast || double(k.nodes) * k.peak.bf16 > double(fast->nodes) * fast->peak.bf16) fast = &k;
+  }
+  std::string names;
+  for (const KindSpec& k : c.kinds)
+    names += fmt::format("{}{} x {}", names.empty() ? "" : ", ", k.nodes * c.devices_per_node, k.name);
+  std::string s =
+      fmt::format("{}: steps wait for {} ({}), memory is of {} ({})", names, slow.name,
+                  decimal(slow.peak.bf16, "FLOP/s"), small.name, bytes_text(double(small.memory_bytes)));
+  const double alone = double(fast->nodes) * fast->peak.bf16;
+  if (alone > all) s += fmt::format("; {} alone have {:.2f} x the peak of all", fast->name, alone / all);
+  return s;
+}
+
+}  // namespace trireme

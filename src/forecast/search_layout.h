@@ -1,0 +1,71 @@
+// One layout of a run, as the search enumerates it.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "cost/step_memory.h"
+#include "spec/run_spec.h"
+
+namespace trireme {
+
+enum class Again { none, selective, full };  // layout.recompute
+
+struct SearchLayout {
+  int64_t gpus = 1, global = 1;  // global: sequences of a step
+  int64_t tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
+  int64_t micro = 1, chunks = 1;
+  std::string_view schedule = "1f1b";
+  Again again = Again::none;
+  int zero = 0;
+  int64_t shards = 0;  // layout.shard_group
+  bool offload = false;
+  Nearest nearest = Nearest::tensor;
+  int64_t microbatches() const { return global / (dp * micro); }
+  bool same_division(const SearchLayout& o) const {
+    return gpus == o.gpus && global == o.global && tp == o.tp && pp == o.pp && dp == o.dp && cp == o.cp &&
+           ep == o.ep;
+  }
+  // What ranks hold beside states is the same.
+  bool holds_as(const SearchLayout& o) const {
+    return same_division(o) && schedule == o.schedule && chunks == o.chunks && micro == o.micro &&
+           again == o.again;
+  }
+  bool operator==(const SearchLayout&) const = default;
+};
+// "tp 8 pp 4 dp 2, zero 1, interleaved x5, micro 1 (64 microbatches), recompute full"
+std::string text_of(const SearchLayout&);
+std::string division_text(const SearchLayout&);  // "tp 8 pp 4 dp 2"
+// The keys of a run's [layout] that the search takes unchanged: all its layouts have them.
+LayoutSpec searched_keys(const LayoutSpec&);
+// Why a division, or a layout of it, is no candidate.
+enum class Refusal {
+  heads,
+  kv_heads,
+  ffn,
+  shared_ffn,
+  vocabulary,
+  sequence,
+  context,
+  layers,
+  batch,
+  experts,
+  memory,
+  count
+};
+inline constexpr size_t kRefusals = size_t(Refusal::count);
+std::string_view text_of(Refusal);
+
+// What the model, the sequence or the batch have against this division; Refusal::count: nothing.
+Refusal division_refusal(const ModelSpec&, int64_t seq, const SearchLayout&);
+
+// The run in this layout, as train would start it.
+// to_host: where state waits, if it does; else in files.
+RunSpec with_layout(RunSpec, const SearchLayout&, bool to_host = false);
+// layout.order of it.
+std::string_view order_of(Nearest);
+// The name as SearchLayout::schedule has it; nothing: the search has no such schedule.
+std::optional<std::string_view> searched_schedule(std::string_view name);
+
+}  // namespace trireme

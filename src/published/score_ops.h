@@ -1,0 +1,17 @@
+// Single operations as cost/device_curves.h prices them, held against published measurements of products,
+// attention and memory.
+#pragma once
+#include <string_view>
+
+#include "checkpoint/json.h"
+#include "published/score_curves.h"
+
+namespace trireme {
+
+// Whether a section of such a file is of operations.
+bool is_op_section(std::string_view);
+// Its curves, and what of it is left out. A bad_request that names the file where it is not what it should
+// be.
+void score_ops(const nlohmann::ordered_json& all, std::string_view file, CurveScore&);
+
+}  // namespace trireme

@@ -1,0 +1,206 @@
+// The answer of a search on one screen.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "forecast/scaled_run.h"
+#include "search/confirm.h"
+#include "search/search.h"
+#include "search/search_costs.h"
+
+namespace trireme {
+namespace {
+
+constexpr double kBillion = 1e9;
+constexpr double kSecondsOfHour = 3600;
+
+// A layout's times and bytes: replayed and booked if they are known, else of the closed form.
+struct Shown {
+  const Priced* priced = nullptr;
+  const Confirmed* found = nullptr;
+  double step_s() const { return found && found->step_s > 0 ? found->step_s : priced->time.total; }
+  double times() const { return step_s() / priced->time.total; }
+  double bytes() const { return found && found->booked ? found->bytes : priced->memory.total; }
+};
+
+std::string step_line(const SearchRequest& q, const Shown& b) {
+  const StepInterval i = interval_of(q, *b.priced, b.found ? b.found->step_s : 0);
+  SearchRequest roof = q;
+  roof.fits = constants_at_the_roof(q.fits);
+  const double bound = price_layout(roof, b.priced->layout).time.total;
+  return answer_line(
+      "step",
+      fmt::format("{} expected, {} to {} in 80 of 100 runs [bound {}]{}", seconds_text(b.step_s()),
+                  seconds_text(i.low), seconds_text(i.high), seconds_text(std::min(bound, b.step_s())),
+                  b.found && b.found->step_s > 0 ? "" : " (closed form, not replayed)"));
+}
+
+std::string speed_line(const SearchRequest& q, const Shown& b) {
+  const double tokens = step_tokens(q, b.priced->layout), gpus = double(b.priced->layout.gpus);
+  const double hours = b.priced->token_s * b.times() * double(goodput_of(q, b.priced->layout.gpus).paid) /
+                       kSecondsOfHour * kBillion;
+  std::string s = fmt::format("{} tokens/s, {} per GPU, MFU {:.1f} %; {} GPU-hours per billion tokens",
+                              three_digits(tokens / b.step_s()), three_digits(tokens / b.step_s() / gpus),
+                              100 * mfu_of(q, *b.priced) / b.times(), three_digits(hours));
+  if (q.price > 0) s += fmt::format(", at {} each {}", q.price, three_digits(hours * q.price));
+  if (q.by == RankBy::loss)
+    s += fmt::format("; {} days to a loss of {:.3f}", three_digits(b.priced->score * b.times() / 86400),
+                     q.loss);
+  return answer_line("speed", s);
+}
+
+std::string memory_line(const SearchRequest& q, const Shown& b) {
+  const double capacity = q.figures.memory;
+  std::string s =
+      fmt::format("{} of {} on the most loaded GPU", bytes_text(b.bytes()), capacity_text(capacity));
+  if (q.memory_share < 1) s += fmt::format(", {:.0f} % of it allowed", 100 * q.memory_share);
+  s += b.found && b.found->booked ? "; its real step on meta" : "; closed form";
+  return answer_line("memory", s);
+}
+
+// The largest parts of the step next to products.
+std::string binds_line(const Shown& b) {
+  constexpr size_t kShown = 3;
+  std::string s;
+  size_t n = 0;
+  for (const auto& [name, seconds] : tolls_of(b.priced->time)) {
+    const double share = seconds / b.priced->time.total;
+    if (n == kShown || share < 0.005) break;
+    if (name == "products") continue;
+    s += fmt::format("{}{} {:.0f} %", n > 0 ? ", " : "", name, 100 * share);
+    n++;
+  }
+  const auto products = b.priced->time.products / b.priced->time.total;
+  return answer_line("binds", fmt::format("products take {:.0f} % of the step; next {}", 100 * products, s));
+}
+
+std::string change_lines(const SearchWhy& w) {
+  constexpr size_t kShown = 3;
+  if (w.flips.empty()) return "  no figure changed by up to 64 times makes another division the best\n";
+  std::string s;
+  for (size_t i = 0; i < std::min(kShown, w.flips.size()); i++)
+    s += fmt::format("  {} x {}: {}\n", w.flips[i].what, three_digits(w.flips[i].factor),
+                     text_of(w.flips[i].rival.layout));
+  return s;
+}
+
+std::string alternative(const SearchRequest& q, const Shown& a, const Shown& best, std::string_view what) {
+  return fmt::format("  {} ({:+.1f} %), {}: {} ({})\n", seconds_text(a.step_s()),
+                     100 * (a.priced->score * a.times() / (best.priced->score * best.times()) - 1),
+                     bytes_text(a.bytes()), text_of(a.priced->layout), what);
+}
+
+// The fastest of another division, and the fastest that leaves a tenth more of the memory.
+std::string alternative_lines(const SearchRequest& q, const SearchResult& r, const Confirmation* all,
+                              const Shown& best) {
+  const auto shown = [&](const Priced& p) { return Shown{&p, all ? all->of(p.layout) : nullptr}; };
+  const auto usable = [&](const Priced& p) {
+    const Confirmed* c = all ? all->of(p.layout) : nullptr;
+    return !all || (c && c->holds()) || (!q.own && !c);
+  };
+  std::string s;
+  for (const Priced& p : r.divisions)
+    if (!p.layout.same_division(best.priced->layout) && usable(p)) {
+      s += alternative(q, shown(p), best, "another division");
+      break;
+    }
+  constexpr double kLess = 0.9;
+  for (const Priced& p : r.front)
+    if (shown(p).bytes() < kLess * best.bytes() && usable(p)) {
+      s += alternative(q, shown(p), best, "less memory");
+      break;
+    }
+  return s.empty() ? "  none fits\n" : s;
+}
+
+// The effect of another batch, if the devices' number does not divide with the given one.
+std::string batch_line(const SearchRequest& q, const SearchResult& r) {
+  if (q.asked_global == 0) return "";
+  const Priced* asked = nullptr;
+  const Priced* other = nullptr;
+  for (const Priced& p : r.divisions) {
+    const Priced*& to = p.layout.global == q.asked_global ? asked : other;
+    if (!to) to = &p;
+  }
+  std::string s = fmt::format("{} GPUs and {} sequences: replicas that are a multiple of {} do not divide it",
+                              q.gpus[0], q.asked_global, q.gpus[0] / std::gcd(q.gpus[0], q.asked_global));
+  if (!other) return answer_line("batch", s);
+  s += fmt::format("; {} do", other->layout.global);
+  if (asked) s += fmt::format(", {:+.1f} % time per token", 100 * (other->token_s / asked->token_s - 1));
+  return answer_line("batch", s + " (--require global=N fixes it)");
+}
+
+std::string searched_line(const SearchRequest& q, const SearchResult& r, const Confirmation* all) {
+  std::string s =
+      fmt::format("{} of {} layouts fit", three_digits(double(r.fits)), three_digits(double(r.candidates)));
+  if (r.unweighed > 0) s += fmt::format(", {} are too slow to weigh", three_digits(double(r.unweighed)));
+  int64_t replayed = 0;
+  std::string proof;
+  if (all && q.own)
+    proof = all->proven ? ", no other can be faster"
+            : all->next_score > 0 && !all->looked_at.empty()
+                ? fmt::format(", time ran out: others may take {:.1f} % less",
+                              100 * (1 - all->next_score / all->least_score()))
+                : "";
+  if (all)
+    for (const std::vector<Confirmed>* list : {&all->looked_at, &all->front})
+      for (const Confirmed& c : *list) replayed += c.step_s > 0;
+  s += fmt::format(", {} replayed{}; Pareto front of time, cost and memory: {} (--all)", replayed, proof,
+                   r.front.size());
+  std::string required;
+  std::string_view source;
+  for (const Requirement& c : q.require) {
+    const bool own = c.source == "--require";
+    if (own || c.source != source)
+      required += fmt::format("{}{}", required.empty() ? "; required: " : ", ", own ? c.text : c.source);
+    source = c.source;
+  }
+  s += required;
+  return answer_line("searched", s);
+}
+
+}  // namespace
+
+std::string answer_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
+                        const Confirmation* all) {
+  std::string s = fmt::format("{} on {}{} x {}, {} sequences of {} tokens per step: ", q.name,
+                              q.gpus.size() > 1 ? "up to " : "", q.gpus.back(), q.device,
+                              r.best.empty() ? q.globals.back() : r.best.front().layout.global, q.seq);
+  if (r.best.empty()) {
+    s += "nothing fits\n" + refused_text(q, r);
+    if (q.own && q.disk == 0)
+      s += "a cluster file with host_bandwidth or disk_bandwidth (--cluster configs/cluster/h100-sxm-8.toml) "
+           "adds layouts whose optimizer state waits there\n";
+    return s;
+  }
+  const Shown best{&r.best.front(), all ? all->of(r.best.front().layout) : nullptr};
+  const Goodput g = goodput_of(q, best.priced->layout.gpus);
+  s += fmt::format("the best by {}\n", q.by == RankBy::step   ? "step time"
+                                       : q.by == RankBy::cost ? "cost per token"
+                                                              : "time to a loss");
+  s += answer_line("layout",
+                   text_of(*best.priced) +
+                       (q.gpus.size() > 1 ? fmt::format(" on {} GPUs", best.priced->layout.gpus) : ""));
+  s += step_line(q, best) + speed_line(q, best) + memory_line(q, best) + binds_line(best);
+  if (best.found && !best.found->refused.empty())
+    s += answer_line("not run", "this version does not run it: " +
+                                    best.found->refused.substr(0, best.found->refused.find('\n')));
+  s += batch_line(q, r);
+  if (w) s += "another division is the best if\n" + change_lines(*w);
+  s += "alternatives\n" + alternative_lines(q, r, all, best);
+  for (const auto& [name, text] : cost_lines(q, costs_of(q, best.priced->layout, best.step_s())))
+    s += answer_line(name, text);
+  s += answer_line("failures", fmt::format("one every {} h; goodput {:.1f} %; {} spare machine{}",
+                                           three_digits(g.mtbf_s / kSecondsOfHour), 100 * g.share, g.spares,
+                                           g.spares == 1 ? "" : "s"));
+  s += searched_line(q, r, all);
+  if (!q.note.empty()) s += answer_line("note", q.note);
+  if (!q.constants.empty()) s += answer_line("prices", q.constants);
+  return s + answer_line("run file", "--out FILE writes it, --all prints it");
+}
+
+}  // namespace trireme
