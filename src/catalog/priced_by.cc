@@ -83,7 +83,7 @@ std::string text_of(const PricedBy& by) {
   return s;
 }
 
-FitValues own_constants(FitValues f) {
+FitValues ordered_constants(FitValues f) {
   for (const Fit x : {Fit::tp, Fit::pp, Fit::cp, Fit::ep, Fit::ep_far, Fit::dp}) f[size_t(x)] = 1;
   return f;
 }

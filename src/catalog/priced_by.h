@@ -27,8 +27,8 @@ std::string text_of(const PricedBy&);
 double site_slowness(const PricedBy&, int64_t devices);
 // Errors (request): a software or a site of which nothing was measured.
 FitValues constants_of(const PricedBy&);
-// Of trireme's own runs: no collective is exposed by a share.
-FitValues own_constants(FitValues);
+// Of software whose waits follow from its order: no collective is exposed by a share.
+FitValues ordered_constants(FitValues);
 // The same with every kernel at the device's peak, no launches and no slow nodes: a step takes no less.
 FitValues constants_at_the_roof(FitValues);
 

@@ -27,8 +27,8 @@ bool bubble_is_plain(std::string_view schedule) {
 // Replayed, as the search prices this layout.
 StepForecast replayed_form_of(const PlannedRun& p) {
   const RunSpec& run = p.run;
-  const StepCase step =
-      step_case_of({.run = run, .figures = p.device.figures, .by = {.device = p.device.name}, .own = true});
+  const StepCase step = step_case_of(
+      {.run = run, .figures = p.device.figures, .by = {.device = p.device.name}, .software = kTrireme});
   const LayoutCase q = layout_case_of(run, p.device);
   const double seconds = double(replayed_step(q, {.device = p.device.name}, run).makespan) * 1e-9;
   return {.step_s = seconds,

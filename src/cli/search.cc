@@ -120,7 +120,7 @@ RunSpec run_of_search(const SearchRequest& q, const std::string& cluster,
     bad_request("precision.moments = {}: GPUs have f32 moments; give --set precision.moments=f32",
                 toml_string(run.precision.moments));
   if (run.train.device == "cuda") run.train.comm = "nccl";
-  if (q.own || run.train.comm == "nccl") run.train.sum_order = "auto";
+  if (q.software.ordered() || run.train.comm == "nccl") run.train.sum_order = "auto";
   return run;
 }
 
@@ -293,8 +293,8 @@ struct FoundLayouts {
 FoundLayouts find_layouts(const SearchOptions& o, SearchRequest& q, const std::optional<RunSpec>& run) {
   FoundLayouts f;
   q.best = std::max(o.best, o.confirm > 0 ? kept_to_confirm(q) : 0);
-  if (q.own && !q.bound) q.bound = bound_of(q);  // its paths serve all that follows
-  if (q.own && !q.bytes) q.bytes = bytes_of(q);
+  if (q.software.ordered() && !q.bound) q.bound = bound_of(q);  // its paths serve all that follows
+  if (q.software.taped() && !q.bytes) q.bytes = bytes_of(q);
   SearchResult& r = f.result;
   if (o.confirm > 0) {
     ConfirmRequest c{.most = o.confirm, .run = run};
@@ -447,9 +447,9 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   set_sizes(q, o, subject);
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);
-  q.own = by.software.empty();
+  q.software = profile_of(by.software);
   if (!o.as.empty()) refuse_fp8(framework_named(o.as), q);
-  if (q.own) q.fits = own_constants(q.fits);
+  if (q.software.ordered()) q.fits = ordered_constants(q.fits);
   set_interval(q, !by.software.empty());
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
   q.best = o.best, q.memory_share = o.memory_share;

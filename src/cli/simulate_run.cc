@@ -189,9 +189,10 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   const bool host = s.run.layout.offload_to == "host";
   scaled.offload = host ? device.host : device.disk, scaled.offload_each_way = host;
   scaled.by.device = device.name, scaled.by.software = q.software, scaled.by.site = q.site;
-  scaled.own = q.software.empty();
+  scaled.software = profile_of(q.software);
   if (!q.constants.empty()) price_by_own(scaled.by, read_text(q.constants), q.constants);
-  const std::string by = scaled.own ? "trireme's own overlap, as in search" : text_of(scaled.by);
+  const std::string by =
+      scaled.software.ordered() ? "trireme's own overlap, as in search" : text_of(scaled.by);
   s.device = device.name, s.priced = fmt::format("layer by layer in closed form, with {}; {}",
                                                  by.empty() ? "score's constants" : by, curve_text(device));
   s.note = device.note;
@@ -330,7 +331,7 @@ Numbers numbers_of(const Subject& s, const Outcome& all, bool disturbed) {
   if (s.scaled && !disturbed && s.run.layout.shard_group == 0 &&
       (kind == "1f1b" || kind == "gpipe" || kind == "interleaved")) {
     ScaledRun others = *s.scaled;
-    others.own = false;
+    others.software = kElsewhere;
     n.closed_s = step_time(step_case_of(others), others.figures, constants_of(others.by)).total;
   }
   if (n.step_s > 0) n.tokens_s = double(s.run.tokens_per_step()) / n.step_s;
@@ -345,7 +346,7 @@ std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all)
   if (n.mfu > 0) out += fmt::format(", MFU {:.1f} %", 100 * n.mfu);
   if (n.closed_s > 0)
     out += fmt::format("; closed form ({}) {}, {:+.1f} %",
-                       s.scaled && s.scaled->own ? "score's, of other software" : "score's",
+                       s.scaled && s.scaled->software.ordered() ? "score's, of other software" : "score's",
                        human_seconds(n.closed_s), 100 * (n.step_s / n.closed_s - 1));
   out += fmt::format("\npriced     {}\n", s.priced);
   if (!s.note.empty()) out += fmt::format("assumed    {}\n", s.note);

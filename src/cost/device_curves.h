@@ -27,7 +27,7 @@ struct DeviceFigures {
   double units = 0;           // that compute tiles of products at once (multiprocessors); 0 = not known
   double m0 = 200, n0 = 200;  // where units are not known: products of these sizes reach half their rate
   // Latencies, rounds and efficiencies that the cluster file states; null = none. A collective of trireme's
-  // own runs takes no less (StepCase::own).
+  // own runs takes no less (kTrireme).
   std::shared_ptr<const StatedLinks> links;
 };
 

@@ -50,7 +50,7 @@ struct StepRoof {
   }
   // Seconds by the cluster file's own constants: the least that trireme's own runs take.
   double stated(CollectiveKind kind, double bytes, double n, double stride) const {
-    if (!c.own || !d.links || n <= 1) return 0;
+    if (!c.software.ordered() || !d.links || n <= 1) return 0;
     return d.links->seconds(kind, bytes, int64_t(n), int64_t(stride));
   }
   // What a rank moves of a buffer of `bytes` in an all-gather or reduce-scatter
@@ -73,7 +73,7 @@ struct StepRoof {
   }
   // Tensor parallel ranks divide each expert. Then ep's ranks are replicas of the dense layers (Megatron Core
   // before separate expert tensor parallelism).
-  bool divided_experts() const { return !c.own && c.expert_tp > 1; }
+  bool divided_experts() const { return c.software.divides_experts && c.expert_tp > 1; }
   // Ranks between two neighbours that exchange choices of experts.
   double exchange_stride() const {
     if (divided_experts()) return replica_stride() * double(c.cp);
@@ -240,7 +240,7 @@ Passes context_exchange(const StepRoof& r, const Passes& core) {
   if (n <= 1) return {};
   const double kv = 2 * double(r.c.model.kv_size()) / double(std::min(r.c.tp, r.c.model.kv_heads));
   const double seconds = r.of(Fit::cp) * rows_of(r.c) * (n - 1) * kv * 2 / r.link(n, r.context_stride());
-  if (r.c.own) {
+  if (r.c.software.ordered()) {
     constexpr double kSums = 2;  // gradients are f32 where keys and values are 16 bits
     const double hop = std::max(seconds / (n - 1),
                                 r.stated(CollectiveKind::p2p, rows_of(r.c) * kv * 2, n, r.context_stride()));
@@ -306,7 +306,7 @@ LayerPasses layer_passes(const StepRoof& r, bool experts) {
   p.context = context_exchange(r, p.core);
   const double exchange = experts ? expert_exchange(r) : 0;
   p.ep = {exchange, exchange, 0};
-  if (!r.c.own) return p;
+  if (!r.c.software.ordered()) return p;
   if (r.c.sequence) p.tp_weight = p.tp;  // as many bytes as a gather in and a sum out of both halves
   if (exchange > 0) {
     const Passes shared = shared_products(r);
@@ -430,7 +430,7 @@ double one_message(const StepRoof& r) {
 }
 // Share of a chunk's messages that compute waits for.
 double waited_messages(const StepCase& c) {
-  if (c.own) return 0.5;  // posted: what arrives while the rank computes is not waited for
+  if (c.software.ordered()) return 0.5;  // posted: what arrives while the rank computes is not waited for
   const bool hidden =
       c.messages == StageMessages::hidden || (c.messages == StageMessages::by_schedule && c.chunks > 1);
   return hidden ? 0 : 1;
@@ -557,7 +557,7 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
   constexpr double kHalf = 2;
   const double replicas = double(c.dp * c.cp);
   const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep * c.expert_tp));
-  const double share = c.zero >= 3 && !c.own ? 1 : r.of(Fit::dp), sums = c.zero == 0 ? 2 : 1;
+  const double share = c.zero >= 3 && !c.software.ordered() ? 1 : r.of(Fit::dp), sums = c.zero == 0 ? 2 : 1;
   // Of all of these parameters, dense and experts'.
   const auto of = [&](double parameters, double bytes, double n, double stride, bool all_reduce = false) {
     return share *
@@ -569,7 +569,7 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
   s.reduce = of(held.dense, sums * c.grad_bytes, replicas, own, c.zero == 0) +
              layers * r.of(Fit::ring) * rounds * (replicas - 1);
   s.reduce_experts = of(held.experts, sums * c.grad_bytes, expert_replicas, far, c.zero == 0);
-  if (c.own && c.zero >= 3) {
+  if (c.software.ordered() && c.zero >= 3) {
     // Shard groups: each microbatch's sums among groups as well, of a rank's own shard.
     const auto among = [&](double parameters, double n, double stride) {
       const double groups = n / std::min(n, sharers(c));

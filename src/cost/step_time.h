@@ -11,6 +11,7 @@
 #include "cost/device_curves.h"
 #include "cost/pipeline_held.h"
 #include "spec/model_spec.h"
+#include "spec/software_profile.h"
 
 namespace trireme {
 
@@ -171,14 +172,13 @@ struct StepCase {
   bool sums_hidden = false;   // of gradients and weights but those of one chunk, behind the others' passes
   bool side_by_side = false;  // attention and feed-forward read the same norm: half of the tensor parallel
                               // collectives
-  // trireme's own runtime: what compute waits for follows from its order of events (program/lower.h), no
-  // share of it is fitted: Fit::tp, cp, ep, ep_far, dp and pp are 1, or make these collectives dearer.
-  bool own = false;
-  bool cast = true;        // own: gradients travel in another type than they are summed in
-  bool cp_overlap = true;  // own: keys and values of the next block travel while one is computed
+  SoftwareProfile software = kElsewhere;
+  // Of trireme's own runs:
+  bool cast = true;        // gradients travel in another type than they are summed in
+  bool cp_overlap = true;  // keys and values of the next block travel while one is computed
   double cp_busiest = 1;   // pairs of attention that the busiest rank of cp computes, over the mean
   double ep_load = 1;      // rows of the most loaded rank's experts, over the mean
-  // own, zero 3: units gathered ahead; weights are released after the forward pass, and also those of the
+  // zero 3: units gathered ahead; weights are released after the forward pass, and also those of the
   // last layer if its backward pass is next.
   int64_t prefetch = 1;
   bool reshard_after_forward = true, reshard_last = true;

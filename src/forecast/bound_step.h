@@ -22,8 +22,8 @@ class BoundStep {
       for (std::unique_ptr<Passes>& p : by_order) p.reset();
   }
   // schedule: a name of the search. keys: for those that StepCase lacks. exact: as StepBound::of().
-  // Requires: StepCase::own. again, sharding: numbers of the recompute and of the sharding and place of its
-  // state.
+  // Requires: StepCase::software.ordered(). again, sharding: numbers of the recompute and of the sharding and
+  // place of its state.
   StepSeconds of(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&,
                  const FitValues&, const LayoutSpec& keys, size_t again, size_t sharding, bool exact = false);
   // Seconds that no sharding takes less than, at once (StepBound::least).

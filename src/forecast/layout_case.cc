@@ -61,7 +61,8 @@ RunSpec run_of(const LayoutCase& q, const std::optional<RunSpec>& given) {
     run.model = q.model;
     run.model.max_positions = 0;
     run.data.seq_len = q.seq;
-    if (q.own) run.train.device = "cuda";  // for its scratch: no processor's is on a device that is searched
+    if (q.software.taped())
+      run.train.device = "cuda";  // for its scratch: no processor's is on a device that is searched
     run.precision.compute = "bf16";
     if (q.numbers == NumberType::fp8) run.precision.fp8 = "current";
     run.precision.reduce = q.grad_bytes == 2 ? "bf16" : "f32";
@@ -94,7 +95,7 @@ std::span<const KnownSchedule> known_schedules() {
 void set_schedule(const LayoutCase& q, StepCase& c, const KnownSchedule& s, int64_t chunks) {
   constexpr double kLeast = 0.06;
   c.chunks = chunks, c.order = s.order, c.bubble = 1;
-  if (q.own || s.as_1f1b || c.pp == 1) return;
+  if (q.software.ordered() || s.as_1f1b || c.pp == 1) return;
   const double idle = idle_of_1f1b(s.name, c.pp, c.microbatches, shares_of(q, c));
   c.bubble = std::max(kLeast, idle) * (is_v(s.order) ? double(chunks) : 1);
 }
@@ -170,7 +171,7 @@ StepCase step_case(const LayoutCase& q, const SearchLayout& l) {
   c.numbers = q.numbers;
   c.nearest = l.nearest;
   c.offload = l.offload ? q.disk : 0, c.offload_each_way = q.disk_each_way;
-  c.own = q.own, c.cast = c.grad_stored != c.grad_bytes;
+  c.software = q.software, c.cast = c.grad_stored != c.grad_bytes;
   set_layout_keys(c, q.keys);
   set_again(c, l.again);
   const KnownSchedule& schedule = schedule_named(l.schedule);
@@ -202,20 +203,20 @@ std::shared_ptr<RankBytes> bytes_of(const LayoutCase& q) {
 }
 
 StepMemory closed_memory(const LayoutCase& q, const SearchLayout& l) {
-  if (q.own) return bytes_of(q)->of(l, q.fits[size_t(Fit::base)]);
+  if (q.software.taped()) return bytes_of(q)->of(l, q.fits[size_t(Fit::base)]);
   return step_memory(step_case(q, l), q.fits);
 }
 
 StepSeconds step_of(const LayoutCase& q, const SearchLayout& l, bool exact) {
   const StepCase c = step_case(q, l);
-  if (!q.own) return step_time(c, q.figures, q.fits);
+  if (!q.software.ordered()) return step_time(c, q.figures, q.fits);
   BoundStep one;
   return one.of(*bound_of(q), l.schedule, c, q.figures, q.fits, q.keys, 0, 0, exact);
 }
 
 Priced price_layout(const LayoutCase& q, const SearchLayout& l) {
   Priced p{.layout = l, .time = step_of(q, l, true), .memory = {}};
-  if (q.own) {
+  if (q.software.taped()) {
     p.memory = closed_memory(q, l);
     hold_more(q, l, p.memory);
   } else {

@@ -54,9 +54,7 @@ struct LayoutCase {
   std::optional<RunSpec> run;
   DeviceFigures figures;
   FitValues fits{};
-  // Layouts are run by trireme: what overlaps follows from its order of events (StepCase::own), not from
-  // shares that a software was seen to expose.
-  bool own = false;
+  SoftwareProfile software = kElsewhere;  // that runs the layouts
   NumberType numbers = NumberType::half;
   double grad_bytes = 2;   // of a gradient on the wire
   double grad_stored = 0;  // and in memory; 0 = 4 where a step has several microbatches, else 2

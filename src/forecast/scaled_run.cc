@@ -38,7 +38,7 @@ void refuse_unpriced(const ScaledRun& s) {
   };
   if (run.precision.compute == "f32") no("precision.compute", "\"f32\"", "\"bf16\", \"f16\" or \"fp8\"");
   if (run.optimizer.name != "adamw") no("optimizer.name", "\"" + run.optimizer.name + "\"", "\"adamw\"");
-  if (l.shard_group != 0 && !s.own) no("layout.shard_group", l.shard_group, "0");
+  if (l.shard_group != 0 && !s.software.searched_groups) no("layout.shard_group", l.shard_group, "0");
   if (l.recompute == "auto") no("layout.recompute", "\"auto\"", "\"none\", \"selective\" or \"full\"");
   // StepCase::renorm is of norms' and activations' outputs.
   if (l.recompute == "selective" &&
@@ -66,7 +66,7 @@ class WorkWriter {
       : run_(s.run),
         c_(step_case_of(s)),
         d_(s.figures),
-        f_(s.own ? own_constants(constants_of(s.by)) : constants_of(s.by)),
+        f_(s.software.ordered() ? ordered_constants(constants_of(s.by)) : constants_of(s.by)),
         prices_(c_, d_, f_) {}
 
   WorldWork run(const Schedule& schedule) {
@@ -162,7 +162,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.grad_stored = run.precision.grads == "bf16" ? 2 : 4;
   c.keeping.optimizer =
       double(state_bytes_per_parameter("bf16", "bf16", run.precision.moments)[size_t(Bucket::optimizer)]);
-  c.shards = l.shard_group, c.own = s.own, c.cast = c.grad_stored != c.grad_bytes;
+  c.shards = l.shard_group, c.software = s.software, c.cast = c.grad_stored != c.grad_bytes;
   if (l.offloads_state()) c.offload = s.offload, c.offload_each_way = s.offload_each_way;
   if (run.precision.compute == "fp8") c.numbers = NumberType::fp8;
   if (run.precision.fp8 != "none" && s.figures.fp8 > 0) c.numbers = NumberType::fp8;  // else emulated

@@ -15,7 +15,7 @@ struct ScaledRun {
   bool expert_bias = false;  // StepCase's
   DeviceFigures figures;
   PricedBy by;
-  bool own = false;    // what overlaps is trireme's own runtime's (StepCase::own), no share of a software's
+  SoftwareProfile software = kElsewhere;
   double offload = 0;  // StepCase's, of a run that offloads state
   bool offload_each_way = false;
 };

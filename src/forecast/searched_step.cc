@@ -43,9 +43,9 @@ LayoutCase layout_case_of(const RunSpec& run, const SubjectDevice& d) {
   q.seq = run.data.seq_len;
   q.device = d.name;
   q.figures = d.figures;
-  q.fits =
-      own_constants(constants_of({.device = d.name, .software = "", .site = "", .own = nullptr, .file = ""}));
-  q.own = true;
+  q.fits = ordered_constants(
+      constants_of({.device = d.name, .software = "", .site = "", .own = nullptr, .file = ""}));
+  q.software = kTrireme;
   q.keys = searched_keys(with_expected_load(run).layout);
   set_types(q, run.precision);
   set_offload(q, &run, d);
@@ -96,7 +96,7 @@ ScaledRun scaled_run(const LayoutCase& q, const PricedBy& by, const RunSpec& run
           .expert_bias = q.expert_bias,
           .figures = q.figures,
           .by = by,
-          .own = q.own,
+          .software = q.software,
           .offload = q.disk,
           .offload_each_way = q.disk_each_way};
 }
@@ -112,7 +112,7 @@ std::optional<SearchedRun> in_terms_of_search(const RunSpec& run, const ClusterS
   SubjectDevice d = device_of(cluster, "bf16", run.world());
   complete_figures(d, run.world(), "cluster.file");
   LayoutCase q = layout_case_of(run, d);
-  step_case_of({.run = run, .figures = d.figures, .by = {}, .own = true, .offload = q.disk});
+  step_case_of({.run = run, .figures = d.figures, .by = {}, .software = kTrireme, .offload = q.disk});
   const std::optional<SearchLayout> l = layout_of(run);
   if (!l) return std::nullopt;
   q.keys = with_expected_load(run).layout;

@@ -15,7 +15,7 @@ int64_t WorkPrices::nanoseconds(double seconds) const {
 
 void WorkPrices::set_policy(WorldWork& w, const LayoutSpec& keys) const {
   w.zero = c_.dp * c_.cp > 1 ? c_.zero : 0;
-  w.own = c_.own, w.cast = c_.cast;
+  w.by_layer = c_.software.by_layer(), w.cast = c_.cast;
   w.prefetch = c_.prefetch, w.reshard_last = c_.reshard_last;
   w.interleave = keys.interleave;
   w.bucket_bytes = int64_t(keys.bucket_mb * 1e6);
@@ -46,7 +46,7 @@ void WorkPrices::set_states(LayerWork& w, const HeldParameters& held, double lay
   w.wire = int64_t(held.dense * c_.grad_bytes);
   w.wire_experts = int64_t(held.experts * c_.grad_bytes);
   w.state = int64_t(state_bytes(c_, held.dense, held.experts));
-  if (c_.own) w.update = nanoseconds(update_seconds(c_, d_, f_, held));
+  if (c_.software.by_layer()) w.update = nanoseconds(update_seconds(c_, d_, f_, held));
 }
 LayerWork WorkPrices::table(bool embedding) const {
   LayerWork w = embedding ? LayerWork{} : head_passes();
@@ -59,7 +59,7 @@ int64_t WorkPrices::message() const {
 }
 // trireme's own updates are layer by layer.
 int64_t WorkPrices::update(const HeldParameters& h) const {
-  return nanoseconds((c_.own ? 0 : update_seconds(c_, d_, f_, h)) + step_seconds(c_, d_, f_));
+  return nanoseconds((c_.software.by_layer() ? 0 : update_seconds(c_, d_, f_, h)) + step_seconds(c_, d_, f_));
 }
 
 }  // namespace trireme

@@ -98,7 +98,7 @@ bool lower_score(const Priced& a, const Priced& b) {
 class BoundOrder {
  public:
   BoundOrder(const SearchRequest& q, std::vector<Priced>& all) : q_(q), all_(all) {
-    for (size_t i = 0; i < all.size(); i++) turns_.push_back({all[i].score, i, !q.own});
+    for (size_t i = 0; i < all.size(); i++) turns_.push_back({all[i].score, i, !q.software.ordered()});
     std::make_heap(turns_.begin(), turns_.end());
   }
   // Null: there is no other.
@@ -264,14 +264,15 @@ Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmReque
   const auto most = size_t(std::max<int64_t>(1, request.most));
   std::vector<double> fit;  // scores of the best that fit, ascending
   const Books books = [&](double score) { return fit.size() < most || score < fit.back(); };
-  all.proven = q.own && int64_t(r.best.size()) < q.best;
+  all.proven = q.software.ordered() && int64_t(r.best.size()) < q.best;
   for (BoundOrder order(q, r.best); const Priced* p = order.next();) {
     const auto looked_at = int64_t(all.looked_at.size());
     if (fit.size() == most && fit[0] <= p->score) {
-      all.proven = q.own;
+      all.proven = q.software.ordered();
       break;
     }
-    if ((!q.own && looked_at == kMostConfirmed) || (looked_at > 0 && now_s() - begin > request.seconds)) {
+    if ((!q.software.ordered() && looked_at == kMostConfirmed) ||
+        (looked_at > 0 && now_s() - begin > request.seconds)) {
       all.proven = false, all.next_score = p->score;
       break;
     }
@@ -402,8 +403,8 @@ void keep_dropped(const Confirmation& known, Confirmation& all) {
 
 Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const ConfirmRequest& request) {
   const double begin = now_s();
-  if (q.own && !q.bound) q.bound = bound_of(q);
-  if (q.own && !q.bytes) q.bytes = bytes_of(q);
+  if (q.software.ordered() && !q.bound) q.bound = bound_of(q);
+  if (q.software.taped() && !q.bytes) q.bytes = bytes_of(q);
   Confirmation before, known;  // known.looked_at: of all searches, those that are too large first
   for (int i = 1;; i++) {
     r = search(q);
@@ -413,7 +414,8 @@ Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const Confirm
     all.seconds = now_s() - begin;
     const bool some = all.some_hold();
     const bool last = i == kMostSearches;
-    if ((some || (q.own && i <= kMostSearches / 2)) && !last && learn_booked(q, all.looked_at)) {
+    if ((some || (q.software.ordered() && i <= kMostSearches / 2)) && !last &&
+        learn_booked(q, all.looked_at)) {
       for (Confirmed& c : all.looked_at)
         if (!known.of(c.priced.layout)) known.looked_at.push_back(std::move(c));
       continue;

@@ -60,7 +60,7 @@ inline constexpr int64_t kMostConfirmed = 24;  // from the front; also if layout
 // How many layouts a search keeps (SearchRequest::best) so that confirm() has enough.
 inline constexpr int64_t kMostBounded = 512;
 inline int64_t kept_to_confirm(const SearchRequest& q) {
-  return q.own ? kMostBounded : kMostConfirmed;
+  return q.software.ordered() ? kMostBounded : kMostConfirmed;
 }
 // `before`: what was looked at already is as it says.
 Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&,
@@ -69,7 +69,7 @@ Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&,
 // Searches and confirms, kMostSearches times at the most. What is too large as booked is put into
 // q.booked_more, for all that hold alike (SearchLayout::holds_as), and all layouts are searched again. Where
 // nothing that was looked at fits, what its kinds (schedule, sharding and recompute) hold is put into
-// q.held_more: of other softwares' closed forms at once, of trireme's own (SearchRequest::own), which differ
+// q.held_more: of other softwares' closed forms at once, of trireme's own (kTrireme), which differ
 // from what is booked by holes alone, that are each layout's, in the second half of the searches.
 inline constexpr int kMostSearches = 8;
 Confirmation search_and_confirm(SearchRequest& q, SearchResult&, const ConfirmRequest&);

@@ -116,7 +116,7 @@ class DivisionSearch {
   int64_t fits_before_ = 0;
   double nearest_bytes_ = 0;  // of the division: its leanest layout's
   StepBound& bound_;
-  BoundStep own_step_;
+  BoundStep bounded_;
   // trireme's own: by order, for the current kind.
   std::array<Priced, kOrders> least_;
   // Lower bounds for the current sharding, wherever its state waits. Score 0: unknown.
@@ -162,7 +162,7 @@ void DivisionSearch::list_shardings() {
   if (replicas > 1) {
     for (const int zero : {1, 2, 3}) shardings_.push_back({zero, 0});
     // Beside ep or tp this version's experts have one shard group.
-    const bool whole = q_.own && q_.model.moe() && (at_.ep > 1 || at_.tp > 1);
+    const bool whole = q_.software.taped() && q_.model.moe() && (at_.ep > 1 || at_.tp > 1);
     for (const int64_t d : divisors_of(whole ? 1 : replicas))
       if (d > 1 && d < replicas) shardings_.push_back({3, d});
   }
@@ -229,7 +229,7 @@ StepMemory DivisionSearch::own_memory(bool exact) {
 }
 
 void DivisionSearch::run(const SearchLayout& division) {
-  at_ = division, shardings_.clear(), orders_.clear(), own_step_.clear();
+  at_ = division, shardings_.clear(), orders_.clear(), bounded_.clear();
   c_.tp = at_.tp, c_.pp = at_.pp, c_.dp = at_.dp, c_.cp = at_.cp, c_.ep = at_.ep;
   list_schedules();
   any_ = false, fits_before_ = out_.fits, nearest_bytes_ = INFINITY;
@@ -238,7 +238,7 @@ void DivisionSearch::run(const SearchLayout& division) {
     c_.microbatches = at_.microbatches();
     if (!allowed(RequirementLevel::microbatch)) continue;
     c_.grad_stored = stored_grads(q_, c_.microbatches), c_.cast = c_.grad_stored != c_.grad_bytes;
-    states_.clear(), parts_ = {}, own_step_.clear_passes();
+    states_.clear(), parts_ = {}, bounded_.clear_passes();
     for (const Choice& choice : schedules_) {
       if (choice.schedule->name == "interleaved" && c_.microbatches % at_.pp != 0) continue;
       for (const Again again : {Again::none, Again::selective, Again::full})
@@ -272,7 +272,7 @@ void DivisionSearch::kind(const KnownSchedule& schedule, int64_t chunks, Again a
     of_shardings_[i] = bytes_ ? own_memory(false) : memory_of(i / waits_, i % waits_);
     least = std::min(least, of_shardings_[i].total);
   }
-  if (q_.own && least <= room_) set_least();
+  if (q_.software.ordered() && least <= room_) set_least();
   for (size_t i = 0; i < of_shardings_.size(); i++) {
     if (i % waits_ < first_wait_) continue;
     set_sharding(i / waits_, i % waits_);
@@ -319,7 +319,7 @@ void DivisionSearch::set_least() {
     c_.nearest = order;
     Priced& p = least_[size_t(order)];
     p = {.layout = at_, .time = {}, .memory = {}};
-    p.time.total = own_step_.least(bound_, at_.schedule, c_, q_.figures, q_.fits, size_t(at_.again));
+    p.time.total = bounded_.least(bound_, at_.schedule, c_, q_.figures, q_.fits, size_t(at_.again));
     set_price(q_, price_, p);
   }
 }
@@ -342,7 +342,7 @@ bool DivisionSearch::changes_nothing(Nearest order) {
     c_.nearest = order;
     sharded = {.layout = at_, .time = {}, .memory = {}};
     sharded.time.total =
-        own_step_.lane(bound_, at_.schedule, c_, q_.figures, q_.fits, q_.keys, size_t(at_.again), sharding_);
+        bounded_.lane(bound_, at_.schedule, c_, q_.figures, q_.fits, q_.keys, size_t(at_.again), sharding_);
     set_price(q_, price_, sharded);
   }
   return sharded.score > 0 && changes_nothing(sharded);
@@ -363,12 +363,13 @@ void DivisionSearch::price_orders() {
   std::array<Priced, kOrders> all;
   size_t n = 0;
   for (const Nearest order : orders_) {
-    if (q_.own && changes_nothing(order)) continue;
+    if (q_.software.ordered() && changes_nothing(order)) continue;
     at_.nearest = c_.nearest = order;
-    const StepSeconds time = q_.own ? own_step_.of(bound_, at_.schedule, c_, q_.figures, q_.fits, q_.keys,
-                                                   size_t(at_.again), sharding_)
-                                    : other_step(order);
-    if (q_.own && !at_.offload) {
+    const StepSeconds time = q_.software.ordered()
+                                 ? bounded_.of(bound_, at_.schedule, c_, q_.figures, q_.fits, q_.keys,
+                                               size_t(at_.again), sharding_)
+                                 : other_step(order);
+    if (q_.software.ordered() && !at_.offload) {
       sharded_[size_t(order)] = {.layout = at_, .time = time, .memory = {}};
       set_price(q_, price_, sharded_[size_t(order)]);
     }
@@ -482,7 +483,7 @@ SearchResult search(const SearchRequest& q) {
   SearchResult out;
   const double begin = now_s();
   const std::shared_ptr<StepBound> bound = bound_of(q);
-  const std::shared_ptr<RankBytes> bytes = q.own ? bytes_of(q) : nullptr;
+  const std::shared_ptr<RankBytes> bytes = q.software.taped() ? bytes_of(q) : nullptr;
   DivisionSearch inner(q, *bound, bytes.get(), out);
   Divisions divisions(q, out, inner);
   for (const int64_t gpus : q.gpus) {

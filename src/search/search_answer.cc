@@ -100,7 +100,7 @@ std::string alternative_lines(const SearchRequest& q, const SearchResult& r, con
   const auto shown = [&](const Priced& p) { return Shown{&p, all ? all->of(p.layout) : nullptr}; };
   const auto usable = [&](const Priced& p) {
     const Confirmed* c = all ? all->of(p.layout) : nullptr;
-    return !all || (c && c->holds()) || (!q.own && !c);
+    return !all || (c && c->holds()) || (!q.software.ordered() && !c);
   };
   std::string s;
   for (const Priced& p : r.divisions)
@@ -140,7 +140,7 @@ std::string searched_line(const SearchRequest& q, const SearchResult& r, const C
   if (r.unweighed > 0) s += fmt::format(", {} are too slow to weigh", three_digits(double(r.unweighed)));
   int64_t replayed = 0;
   std::string proof;
-  if (all && q.own)
+  if (all && q.software.ordered())
     proof = all->proven ? ", no other can be faster"
             : all->next_score > 0 && !all->looked_at.empty()
                 ? fmt::format(", time ran out: others may take {:.1f} % less",
@@ -172,7 +172,7 @@ std::string answer_text(const SearchRequest& q, const SearchResult& r, const Sea
                               r.best.empty() ? q.globals.back() : r.best.front().layout.global, q.seq);
   if (r.best.empty()) {
     s += "nothing fits\n" + refused_text(q, r);
-    if (q.own && q.disk == 0)
+    if (q.software.ordered() && q.disk == 0)
       s += "a cluster file with host_bandwidth or disk_bandwidth (--cluster configs/cluster/h100-sxm-8.toml) "
            "adds layouts whose optimizer state waits there\n";
     return s;

@@ -57,7 +57,7 @@ std::string row_text(const SearchRequest& q, const Priced& p, const Confirmed* f
 }
 
 std::string head_text(const SearchRequest& q, bool with_found) {
-  std::string s = fmt::format("{:>10} ", q.own ? "at least" : "step");
+  std::string s = fmt::format("{:>10} ", q.software.ordered() ? "at least" : "step");
   if (with_found) s += fmt::format("{:>10} ", "replayed");
   s += fmt::format("{:>7} {:>10} ", "MFU", "memory");
   if (with_found) s += fmt::format("{:>10} ", "booked");
@@ -251,7 +251,8 @@ std::string run_file_of(const SearchRequest& q, const SearchLayout& l) {
   if (!q.run) return layout_toml(l, q.disk_each_way);
   RunSpec run = with_layout(*q.run, l, q.disk_each_way);
   std::string s;
-  if (!q.own) s += "# the step above is of other software; `trireme plan` forecasts trireme's own\n";
+  if (!q.software.ordered())
+    s += "# the step above is of other software; `trireme plan` forecasts trireme's own\n";
   for (const std::vector<Problem>& all : {problems_of(run), unsupported_of(run)})
     for (const Problem& p : all)
       s += fmt::format("# this version does not run it: {}: {}\n", p.keys.front(), p.text);
@@ -267,7 +268,7 @@ namespace {
 
 std::string interval_text(const SearchRequest& q, const Priced& p, const Confirmed* found) {
   std::string s;
-  if (q.own) s += "as trireme itself overlaps, which no published run was compared with\n";
+  if (q.software.ordered()) s += "as trireme itself overlaps, which no published run was compared with\n";
   const StepInterval i = interval_of(q, p, found ? found->step_s : 0);
   return s + fmt::format(
                  "80 % of published runs took {:.2f} to {:.2f} of a forecast; from the least to the largest "
@@ -298,7 +299,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   if (confirmed) s += confirmed_text(q, *confirmed);
   if (r.best.empty()) {
     s += "nothing fits\n";
-    if (q.own && q.disk == 0)
+    if (q.software.ordered() && q.disk == 0)
       s += "layouts whose optimizer state waits in the host's memory or on the disk were not searched: a "
            "cluster "
            "file that says host_bandwidth or disk_bandwidth (--cluster configs/cluster/h100-sxm-8.toml) has "
@@ -314,7 +315,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   for (const Priced& p : r.best) s += row(p);
   if (confirmed)
     s +=
-        q.own
+        q.software.ordered()
             ? "at least: a bound of the replayed step; -: not replayed or not booked; ranked by the replayed "
               "step, then by the bound\n"
             : "-: not booked or not replayed; ranked by the replayed step, then by the closed form's\n";

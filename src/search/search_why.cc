@@ -12,7 +12,7 @@ namespace {
 // Something of the machine or of the software that may be larger or smaller.
 struct Knob {
   std::string_view what;
-  std::string_view own;  // of trireme's own runs, where nothing is exposed by a share; "" = as `what`
+  std::string_view ordered;       // where nothing is exposed by a share; "" = as `what`
   double DeviceFigures::*figure;  // or null, and
   Fit fit;
 };
@@ -136,7 +136,8 @@ SearchWhy why(const SearchRequest& q, const SearchResult& r, bool with_memory) {
       size_t winner = 0;
       const double factor = flip_factor(pool, k, direction, winner);
       if (factor > 0)
-        w.flips.push_back({std::string(q.own && !k.own.empty() ? k.own : k.what), factor, pool.at(winner)});
+        w.flips.push_back({std::string(q.software.ordered() && !k.ordered.empty() ? k.ordered : k.what),
+                           factor, pool.at(winner)});
     }
   std::stable_sort(w.flips.begin(), w.flips.end(), [](const Flip& a, const Flip& b) {
     return std::abs(std::log(a.factor)) < std::abs(std::log(b.factor));

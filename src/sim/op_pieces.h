@@ -186,7 +186,7 @@ class OpPieces {
   // A layer's experts are updated with it.
   void update(const Op& op) {
     const UnitShape& unit = shape_.units[size_t(op.unit)];
-    if (!work_.own || unit.experts) return;
+    if (!work_.by_layer || unit.experts) return;
     out_.op(work(int32_t(unit.layer)).update, "Step", int32_t(unit.layer));
   }
   // The number of the message that stage `to` reads.

@@ -145,7 +145,7 @@ ShardPolicy policy_of(const World& w) {
           .casts = w.work.cast,
           .bucket_bytes = w.work.bucket_bytes,
           .interleaves = w.work.interleave && (grouped(GroupKind::tp) || grouped(GroupKind::ep)),
-          .by_stage = !w.work.own};
+          .by_stage = !w.work.by_layer};
 }
 
 RankProgram program_of(const World& w, int pp_rank) {

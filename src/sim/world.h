@@ -25,7 +25,7 @@ struct PassTimes {
 struct LayerWork {
   PassTimes forward, input, weight, again;
   int64_t reduce = 0, gather = 0, reduce_experts = 0, gather_experts = 0;
-  int64_t update = 0;                  // WorldWork::own
+  int64_t update = 0;                  // WorldWork::by_layer
   int64_t wire = 0, wire_experts = 0;  // bytes of these gradients
   // Bytes of a rank: parameters' states, what a microbatch keeps from its forward pass to its weight
   // gradient, what it holds besides from the beginning of its input gradient to then, and what is there
@@ -45,14 +45,15 @@ struct WorldWork {
   std::vector<int64_t> update;    // of the optimizer, by pipeline rank
   int64_t message = 0;            // between neighbouring stages, until it is there
   int64_t message_bytes = 0;
-  // As trireme's own runtime overlaps (optim/grad_sync.h): gradients are reduced layer by layer beside the
-  // backward pass, no more than two sums under way where they need memory of their own; a layer that comes
-  // next again is gathered when it was let go; the update of a layer is beside the gather of the one before.
-  // Else a stage's gradients are reduced behind it, which fitted shares of a software stand for.
-  bool own = false;
-  bool cast = false;  // own: gradients travel in a type of their own
+  // As trireme's runtime does (SoftwareProfile::Sums::by_layer, optim/grad_sync.h): gradients are reduced
+  // layer by layer beside the backward pass, no more than two sums under way where they need memory of their
+  // own; a layer that comes next again is gathered when it was let go; the update of a layer is beside the
+  // gather of the one before. Else a stage's gradients are reduced behind it, which fitted shares of a
+  // software stand for.
+  bool by_layer = false;
+  bool cast = false;  // by_layer: gradients travel in a type of their own
   int zero = 0;       // 1, 2: updated weights are gathered behind the step; 3: before each use
-  // Own, as in program/shape.h.
+  // by_layer: as in program/shape.h.
   int64_t prefetch = 1, bucket_bytes = 0;
   bool reshard_last = true, interleave = false;
   int64_t base = 0;  // bytes of a rank beside all that

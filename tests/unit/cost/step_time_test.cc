@@ -506,7 +506,7 @@ TEST(StepTime, MessagesBySchedule) {
   EXPECT_NEAR(messages(), 2 * one_message * (12 + 3), 1e-9);
   c.chunks = 3;
   EXPECT_NEAR(messages(), 2 * one_message * 3, 1e-9);
-  c.own = true;
+  c.software = kTrireme;
   EXPECT_NEAR(messages(), 2 * one_message * (3 * 12 / 2 + 3), 1e-9);
 }
 

@@ -387,8 +387,8 @@ TEST(Confirm, OwnKindsAreNotToldByTheirWorst) {
   q.seq = 8192, q.model.finish(q.seq), q.model.max_positions = 0;
   q.gpus = {128}, q.globals = {2048};
   q.figures = shipped_catalog().device_named("H100")->figures, q.device = "H100";
-  q.fits = own_constants(constants_of({.device = "H100", .software = "", .site = ""}));
-  q.own = true;
+  q.fits = ordered_constants(constants_of({.device = "H100", .software = "", .site = ""}));
+  q.software = kTrireme;
   SearchResult r = search(q);
   const Confirmation first = confirm(q, r, {.most = 1});
   EXPECT_FALSE(first.some_hold());

@@ -36,7 +36,7 @@ Times times_of(const char* model, Sets sets) {
   const ScaledRun scaled{.run = run,
                          .figures = device.figures,
                          .by = {.device = device.name},
-                         .own = true,
+                         .software = kTrireme,
                          .offload = q.disk,
                          .offload_each_way = q.disk_each_way};
   Times t;

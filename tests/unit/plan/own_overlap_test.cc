@@ -35,7 +35,8 @@ class DrawnLayouts {
     const double far = std::pow(10, std::uniform_real_distribution<double>(-1.2, 0.5)(random_));
     const double near = std::pow(10, std::uniform_real_distribution<double>(-0.7, 0.3)(random_));
     q.figures.nic *= far, q.figures.bus = std::max(q.figures.bus * near, q.figures.nic);
-    q.own = true, q.fits = own_constants(constants_of(by()));
+    q.software = kTrireme;
+    q.fits = ordered_constants(constants_of(by()));
     return q;
   }
   SearchLayout layout(const SearchRequest& q, std::string_view kind) {
@@ -78,7 +79,7 @@ double simulated(const SearchRequest& q, const SearchLayout& l) {
   const World w = world_of({.run = resolve(with_layout(run, l), {.native_bf16 = true}),
                             .figures = q.figures,
                             .by = DrawnLayouts::by(),
-                            .own = q.own});
+                            .software = q.software});
   return double(replay_world(w).replay.makespan) * 1e-9;
 }
 
@@ -121,7 +122,8 @@ TEST(OwnOverlap, TheClosedFormIsTheEventSimulators) {
       if (division_refusal(q.model, q.seq, l) != Refusal::count) continue;
       const double truth = simulated(q, l), off = price_layout(q, l).time.total / truth - 1;
       SearchRequest shares = q;
-      shares.own = false, shares.fits = constants_of(DrawnLayouts::by());
+      shares.software = kElsewhere;
+      shares.fits = constants_of(DrawnLayouts::by());
       before.add(price_layout(shares, l).time.total / truth - 1);
       after.add(off);
       if (std::abs(off) > worst) worst = std::abs(off), which = text_of(l);

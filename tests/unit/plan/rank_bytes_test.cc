@@ -34,7 +34,7 @@ class DrawnMemory {
     q.model.tied = tied;
     q.seq = one_of({2048, 4096, 8192}), q.model.finish(q.seq);
     q.figures = shipped_catalog().device_named("H100")->figures;
-    q.own = true, q.fits.fill(1), q.fits[size_t(Fit::base)] = 0;
+    q.software = kTrireme, q.fits.fill(1), q.fits[size_t(Fit::base)] = 0;
     return q;
   }
   SearchLayout layout(const SearchRequest& q, std::string_view kind) {

@@ -35,12 +35,12 @@ double simulated(const ScaledRun& s) {
 }
 double closed(const ScaledRun& s) {
   const StepCase c = step_case_of(s);
-  if (!s.own) return step_time(c, s.figures, constants_of(s.by)).total;
+  if (!s.software.ordered()) return step_time(c, s.figures, constants_of(s.by)).total;
   StepBound bound(s.run.model, s.run.data.seq_len, s.run.layout.cut);
   BoundStep one;
   return one
       .of(bound, s.run.layout.pp > 1 ? s.run.layout.schedule : "1f1b", c, s.figures,
-          own_constants(constants_of(s.by)), s.run.layout, 0, 0, true)
+          ordered_constants(constants_of(s.by)), s.run.layout, 0, 0, true)
       .total;
 }
 
@@ -131,7 +131,8 @@ TEST(ScaledRun, StateThatWaitsElsewhere) {
   s.offload = 10e9;
   for (const bool own : {false, true})
     for (const bool each_way : {false, true}) {
-      s.own = own, s.offload_each_way = each_way;
+      s.software = own ? kTrireme : kElsewhere;
+      s.offload_each_way = each_way;
       const double bytes = (each_way ? 12 : 24) * whole / 4;
       // trireme's own: weights are on their way while the next unit's state is.
       EXPECT_NEAR(simulated(s) / closed(s), 1, own ? 2e-3 : 1e-6) << own << each_way;

@@ -192,7 +192,7 @@ TEST(Search, IsBruteForceWithExperts) {
   EXPECT_EQ(r.candidates, all);
   EXPECT_GT(refused, 0);
   expect_brute_force(q);
-  q.own = true;  // of this version's layouts alone
+  q.software = kTrireme;  // no layouts of other software
   EXPECT_EQ(search(q).candidates, all - refused);
 }
 TEST(Search, IsBruteForceWithADiskAndSeveralBatches) {
@@ -431,7 +431,8 @@ TEST(SearchPrint, NothingFitsNamesWhatIsNotSearched) {
   q.figures.memory = 1e6;
   for (const bool own : {false, true})
     for (const double disk : {0.0, 10e9}) {
-      q.own = own, q.disk = disk;
+      q.software = own ? kTrireme : kElsewhere;
+      q.disk = disk;
       const std::string text = search_text(q, search(q), nullptr);
       EXPECT_NE(text.find("nothing fits\n"), std::string::npos);
       EXPECT_EQ(text.find("were not searched: a cluster file that says host_bandwidth") != std::string::npos,

@@ -65,7 +65,7 @@ TEST(ShortStep, TakesTheNanosecondsOfAllMicrobatches) {
     ScaledRun scaled{.run = resolve(run, {.native_bf16 = true}),
                      .figures = figures,
                      .by = {.device = "H100", .software = "", .site = ""},
-                     .own = draw.one_of({0, 1}) == 1};
+                     .software = draw.one_of({0, 1}) == 1 ? kTrireme : kElsewhere};
     if (i % 5 == 0) scaled.run.layout.offload = "state", scaled.offload = 10e9;
     const World w = world_of(scaled);
     const WorldReplay whole = replay_world(w);
@@ -90,7 +90,7 @@ TEST(ShortStep, DisturbedStepsAreReplayedWhole) {
   World w = world_of({.run = resolve(run, {.native_bf16 = true}),
                       .figures = shipped_catalog().device_named("H100")->figures,
                       .by = {.device = "H100", .software = "", .site = ""},
-                      .own = true});
+                      .software = kTrireme});
   EXPECT_LT(step_totals(w).microbatches, 128);
   w.disturbed.slow_ranks[1] = 1.5;
   EXPECT_EQ(step_totals(w).microbatches, 128);
