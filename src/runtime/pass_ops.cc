@@ -56,6 +56,7 @@ void StagePasses::run_action(const Program& program, const ActionOps& action, co
 }
 
 void StagePasses::run(const Op& op, const FillBatch& fill) {
+  if (watch_.control.op) watch_.control.op(op);
   switch (op.kind) {
     case OpKind::forward:
       tell_layer(op);

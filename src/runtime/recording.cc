@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "comm/meta/meta_comm.h"
+#include "runtime/composed_tape.h"
 
 namespace trireme {
 
@@ -188,6 +189,9 @@ int64_t StepRecorder::now() const {
 void StepRecorder::start(StageRunner& runner, std::span<const Action> actions) {
   tape_ = {};
   tape_.rank = factory_->rank();
+  cuts_.clear();
+  held_.clear();
+  last_on_compute_ = 0;
   messages_.clear();
   issued_.assign(streams_.size(), 0);
   marks_.assign(streams_.size(), {});
@@ -201,6 +205,7 @@ void StepRecorder::start(StageRunner& runner, std::span<const Action> actions) {
                                   phase_ = name_of(a.kind);
                                   microbatch_ = a.mb;
                                 },
+                            .op = [this](const Op& op) { cut(&op); },
                             .stop = {}};
   put(PieceKind::op, 0, "begin");  // where the step's time begins
 }
@@ -214,7 +219,22 @@ Tape StepRecorder::stop() {
   return std::move(tape_);
 }
 
+void StepRecorder::cut(const Op* op) {
+  cuts_.push_back({tape_.pieces.size(), op, tape_.keep(runner_->watch().layer), take_held()});
+}
+
+StepRecorder::BytesHeld StepRecorder::take_held() {
+  Ledger& ledger = runner_->arena().ledger();
+  const BytesHeld held{ledger.total(), ledger.take_high()};
+  if (!tape_.pieces.empty()) {
+    int64_t& most = tape_.pieces[last_on_compute_].most;
+    most = std::max(most, held.most);
+  }
+  return held;
+}
+
 void StepRecorder::enter(std::string_view phase) {
+  cut(nullptr);
   phase_ = tape_.keep(phase), microbatch_ = -1;
   const bool next_step = action_ >= actions_.size() && !actions_.empty();
   if (next_step && phase == name_of(actions_.front().kind)) action_ = 0;
@@ -223,18 +243,13 @@ void StepRecorder::enter(std::string_view phase) {
 
 Piece& StepRecorder::put(PieceKind kind, int stream, std::string_view name) {
   issued_.at(size_t(stream))++;
-  const int64_t high = runner_->arena().ledger().take_high();
-  if (tape_.pieces.empty()) last_on_compute_ = 0;
-  if (!tape_.pieces.empty()) {
-    int64_t& most = tape_.pieces[last_on_compute_].most;
-    most = std::max(most, high);
-  }
+  held_.push_back(take_held());
   if (stream == 0) last_on_compute_ = tape_.pieces.size();
   Piece& p = tape_.pieces.emplace_back();
   p.kind = kind, p.stream = stream, p.microbatch = microbatch_;
   p.name = tape_.keep(name), p.layer = layer_, p.action = phase_;
   p.begin_ns = p.met_ns = p.end_ns = now();
-  p.held = p.most = runner_->arena().ledger().total();
+  p.held = p.most = held_.back().now;
   return p;
 }
 
@@ -284,6 +299,14 @@ void StepRecorder::finished(int64_t met_ns, int64_t end_ns) {
 
 Tape record_training(const RunSpec& run, const Schedule& schedule, int threads, int rank,
                      const ClusterSpec& cluster, int steps) {
+  if (steps == 1)
+    if (std::optional<Tape> composed = composed_training(run, schedule, threads, rank, cluster))
+      return std::move(*composed);
+  return record_whole_training(run, schedule, threads, rank, cluster, steps);
+}
+
+Tape record_whole_training(const RunSpec& run, const Schedule& schedule, int threads, int rank,
+                           const ClusterSpec& cluster, int steps) {
   auto device = make_device("meta", {.threads = threads,
                                      .models = run.train.device,
                                      .deterministic = run.train.deterministic,

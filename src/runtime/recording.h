@@ -28,6 +28,19 @@ class StepRecorder : private OpObserver {
   // Steps of this runner, and its actions, from now on. Takes the runner's control() and listens to its ops
   // in front of whoever did before.
   void start(StageRunner&, std::span<const Action>);
+  // Bytes of the rank's ledger: now, and at most since the piece or cut before.
+  struct BytesHeld {
+    int64_t now = 0, most = 0;
+  };
+  const std::vector<BytesHeld>& held() const { return held_; }  // by piece, when it is issued
+  // Where the pieces of an operation, or of a part of the step outside operations, begin.
+  struct Cut {
+    size_t piece = 0;
+    const Op* op = nullptr;  // null: an action ("F", of which operations follow), or a part of the step's end
+    std::string_view layer;  // that ran before
+    BytesHeld held;
+  };
+  const std::vector<Cut>& cuts() const { return cuts_; }
   // Ends it: the tape so far. Its last piece is an op "end" of no cost, which closes the step's time.
   Tape stop();
 
@@ -43,6 +56,8 @@ class StepRecorder : private OpObserver {
   void issued(const CommCall&, int group);
   void finished(int64_t met_ns, int64_t end_ns);  // the call on compute that was issued last
   void enter(std::string_view phase);
+  void cut(const Op*);
+  BytesHeld take_held();
   int group(std::string_view name, std::vector<int> ranks);
   int64_t now() const;
 
@@ -58,6 +73,8 @@ class StepRecorder : private OpObserver {
   std::string_view phase_, layer_;  // where the step is: of the action, of the last op
   int32_t microbatch_ = -1;
   Tape tape_;
+  std::vector<Cut> cuts_;
+  std::vector<BytesHeld> held_;
   size_t last_on_compute_ = 0;  // of its pieces
   std::vector<std::string> streams_ = {"compute"};
   std::vector<TapeGroup> groups_;
@@ -71,8 +88,12 @@ class StepRecorder : private OpObserver {
 };
 
 // The tape of one rank of the run's layout, on meta. threads: of the rank. The cluster's links decide what
-// train.sum_order = "auto" takes. steps: one behind the other.
+// train.sum_order = "auto" takes. steps: recorded one after another. Many microbatches are not all run
+// (runtime/composed_tape.h).
 Tape record_training(const RunSpec&, const Schedule&, int threads, int rank = 0, const ClusterSpec& = {},
                      int steps = 1);
+// The same; all microbatches are run.
+Tape record_whole_training(const RunSpec&, const Schedule&, int threads, int rank = 0,
+                           const ClusterSpec& = {}, int steps = 1);
 
 }  // namespace trireme

@@ -49,11 +49,22 @@ Program StagePrograms::lower_step(std::span<const Action> actions, std::span<con
   return p;
 }
 
-const Program& StagePrograms::of(std::span<const Action> actions) {
+const Program* StagePrograms::known(std::span<const Action> actions) const {
   const auto same = [](const Action& a, const ActionOps& b) { return a == b.action; };
-  for (const auto& known : steps_)
-    if (std::equal(actions.begin(), actions.end(), known->actions.begin(), known->actions.end(), same))
-      return *known;
+  for (const auto& p : steps_)
+    if (std::equal(actions.begin(), actions.end(), p->actions.begin(), p->actions.end(), same))
+      return p.get();
+  return nullptr;
+}
+
+const Program& StagePrograms::of_part(std::span<const Action> actions, std::span<const int> send_ends) {
+  if (const Program* p = known(actions)) return *p;
+  steps_.push_back(std::make_unique<const Program>(lower_step(actions, send_ends)));
+  return *steps_.back();
+}
+
+const Program& StagePrograms::of(std::span<const Action> actions) {
+  if (const Program* p = known(actions)) return *p;
   // Other actions of a pipeline send the same messages in the same places.
   std::vector<int> ends;
   for (const Schedule& s : schedules_)

@@ -21,12 +21,15 @@ class StagePrograms {
 
   // The program of a step with these actions. A pipeline has those of its schedules alone.
   const Program& of(std::span<const Action>);
+  // Likewise, of a part of a pipeline's microbatches. send_ends: LowerInput's.
+  const Program& of_part(std::span<const Action>, std::span<const int> send_ends);
   const Program& forward() const { return forward_; }  // evaluation and generation
   const RankShape& shape() const { return shape_; }
   const ShardPolicy& policy() const { return policy_; }
   std::span<const std::unique_ptr<const Program>> all() const { return steps_; }
 
  private:
+  const Program* known(std::span<const Action>) const;  // null: none
   Program lower_step(std::span<const Action>, std::span<const int> send_ends) const;
 
   const Holders* holders_;

@@ -65,7 +65,10 @@ void StepEnd::start_gradients() {
 }
 
 void StepEnd::sum_gradients(const StepInput& in) {
-  for (const Op& op : in.program->sums_ops()) run_unit_op(sync_, op, params_);
+  for (const Op& op : in.program->sums_ops()) {
+    if (watch_.control.op) watch_.control.op(op);
+    run_unit_op(sync_, op, params_);
+  }
 }
 
 // `make` reads the sums: the norm, say.
@@ -88,6 +91,7 @@ StepResult StepEnd::begun(const StepInput& in) const {
 }
 
 StepResult StepEnd::finish(const StepInput& in) {
+  if (watch_.control.op) watch_.control.op(in.program->ops[size_t(in.program->norm)]);
   StepResult r = begun(in);
   r.loss = global_loss(in, r);
   count_routing(in, r);
@@ -236,6 +240,7 @@ void StepEnd::update(const StepInput& in, StepResult& r, double scale) {
                         .step = in.step - loss_scale_.state().skipped - spikes_.state().skipped,
                         .grad_scale = float(scale / loss_scale_.scale())};
   for (const Op& op : in.program->update_ops()) {
+    if (watch_.control.op) watch_.control.op(op);
     if (op.kind == OpKind::update) {
       update_unit(size_t(op.unit), how);
       continue;

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "comm/watch/pulse.h"
+#include "program/program.h"
 #include "runtime/op_tracer.h"
-#include "schedule/schedule.h"
 
 namespace trireme {
 
@@ -16,6 +16,8 @@ struct StepControl {
   std::function<void(std::string_view phase)> phase;
   // Called with the pass that continues, if two run by turns (Op::by_turns); `phase` was called for both.
   std::function<void(const Action&)> turn;
+  // Called before each operation of the program. The operation `norm` begins with the loss.
+  std::function<void(const Op&)> op;
   // After a microbatch's last backward action, when more follow: true = leave the step, drop its gradients.
   // All ranks must give the same answer. Not asked in a pipeline, whose ranks are never at the same place.
   std::function<bool()> stop;

@@ -20,7 +20,6 @@ struct SoftwareProfile {
   // When gradients leave and weights are updated.
   enum class Sums { by_stage, by_layer };
 
-  std::string_view name;
   Waits waits = Waits::by_share;
   Holds holds = Holds::by_rule;
   Sums sums = Sums::by_stage;
@@ -32,14 +31,13 @@ struct SoftwareProfile {
   bool by_layer() const { return sums == Sums::by_layer; }
 };
 
-inline constexpr SoftwareProfile kTrireme{.name = "trireme",
-                                          .waits = SoftwareProfile::Waits::by_order,
+inline constexpr SoftwareProfile kTrireme{.waits = SoftwareProfile::Waits::by_order,
                                           .holds = SoftwareProfile::Holds::by_tape,
                                           .sums = SoftwareProfile::Sums::by_layer,
                                           .divides_experts = false,
                                           .searched_groups = true};
 // Other people's software, whose program is not known.
-inline constexpr SoftwareProfile kElsewhere{.name = "elsewhere"};
+inline constexpr SoftwareProfile kElsewhere{};
 
 // The profile of --software NAME; "" is trireme.
 constexpr const SoftwareProfile& profile_of(std::string_view software) {

@@ -37,8 +37,8 @@ struct Piece {
   int64_t rows = 0, cols = 0;            // of a launch's first output: all dims but the last, and the last
   bool launched = false;                 // of an op: a kernel's launch; else the runner's own doing
   int64_t payload = 0, wire = 0;         // of a call or send, bytes: of the full buffer; to and from others
-  int64_t held = 0;                      // bytes that the rank's ledger holds when it is issued
-  int64_t most = 0;                      // of compute: at most until the next one there is issued
+  int64_t held = 0;                      // total of the rank's ledger when the piece is issued
+  int64_t most = 0;  // compute: highest total of the rank's ledger until the next piece of compute
   // Measured on a device, 0 on meta; steady clock. Of a call or send on another stream: when it was issued.
   int64_t begin_ns = 0, met_ns = 0, end_ns = 0;
 };
