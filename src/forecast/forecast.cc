@@ -184,7 +184,8 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
         "give \"ring\", \"halving\" or \"ordered\"",
         links_wanted(run, cluster));
   Forecast f;
-  f.booking = book_training(run, schedule, threads, cluster);
+  std::vector<Tape> others;
+  f.booking = book_training(run, schedule, threads, cluster, &others);
   f.tokens = run.tokens_per_step();
   f.model_flops = step_flops_per_token(run) * double(f.tokens);
   f.hardware_flops = f.model_flops + recompute_flops_per_token(run) * double(f.tokens);
@@ -204,7 +205,6 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.disk_priced = f.disk_read + f.disk_written == 0 || cluster.disk_bandwidth > 0;
   f.host_priced = f.host_read + f.host_written == 0 || cluster.host_bandwidth > 0;
   f.wire_priced = run.world() == 1 || links_known(forecast_links(run, cluster)) || wires_stated(cluster);
-  std::vector<Tape> others;
   f.wire = f.booking.wire;
   for (int rank : other_senders(run, f.wire)) {
     if (rank == f.booking.tape.rank) continue;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 #include "catalog/call_price.h"
 #include "comm/algorithms.h"
@@ -76,6 +77,14 @@ double host_seconds(const Cost& c, const ClusterSpec& cluster) {
   return double(c.bytes_read + c.bytes_written) / cluster.host_bandwidth;
 }
 
+// Everything that a price depends on where no kernels were measured.
+using PriceKey = std::tuple<PieceKind, std::string_view, std::string_view, int32_t, int32_t, int64_t, int64_t,
+                            double, int64_t, int64_t>;
+PriceKey key_of(const Piece& p) {
+  return {p.kind,    p.name, p.algorithm,  p.group,           p.peer,
+          p.payload, p.wire, p.cost.flops, p.cost.bytes_read, p.cost.bytes_written};
+}
+
 // What goes over the wire while compute goes on takes processor time from it where ranks' threads are as many
 // as cores, as they are when they are measured together: rank threads' wires are copies.
 double hidden_seconds(const Replay& replay) {
@@ -137,21 +146,33 @@ std::vector<Price> price(const Tape& tape, const ClusterSpec& cluster, const Run
   if (speeds)
     for (const Piece& p : tape.pieces)
       if (p.kind == PieceKind::op && passes_through_state(p.name)) of_step[p.name] += work_of(p) / tape.steps;
+  std::map<PriceKey, double> known;  // calls, and ops without measured rates
   std::vector<Price> prices;
   prices.reserve(tape.pieces.size());
   double all = 0;
   for (const Piece& p : tape.pieces) {
+    const auto seconds = [&] {
+      std::optional<double> s;
+      if (speeds && run.train.comm == "thread") s = call_speed(*speeds, tape, p);
+      if (of_disk(p))
+        s = disk_seconds(p.cost, cluster, ranks_of_a_machine(run, links));
+      else if (of_host(p))
+        s = host_seconds(p.cost, cluster);
+      else if (p.kind == PieceKind::op)
+        s = piece_seconds(p, tape.rank, cluster, run, speeds,
+                          passes_through_state(p.name) ? of_step[p.name] : 0);
+      else if ((p.kind == PieceKind::call || p.kind == PieceKind::send) && !s)
+        s = talk_seconds(tape, p, cluster, run, links);
+      return s;
+    };
     std::optional<double> s;
-    if (speeds && run.train.comm == "thread") s = call_speed(*speeds, tape, p);
-    if (of_disk(p))
-      s = disk_seconds(p.cost, cluster, ranks_of_a_machine(run, links));
-    else if (of_host(p))
-      s = host_seconds(p.cost, cluster);
-    else if (p.kind == PieceKind::op)
-      s = piece_seconds(p, tape.rank, cluster, run, speeds,
-                        passes_through_state(p.name) ? of_step[p.name] : 0);
-    else if ((p.kind == PieceKind::call || p.kind == PieceKind::send) && !s)
-      s = talk_seconds(tape, p, cluster, run, links);
+    if (speeds) {
+      s = seconds();
+    } else {
+      const auto [it, first] = known.try_emplace(key_of(p), 0.0);
+      if (first) it->second = seconds().value_or(0);
+      s = it->second;
+    }
     const double before = speeds && p.launched ? speeds->between_s() : 0;
     all += before + s.value_or(0);
     if (!(all <= kMostSeconds))

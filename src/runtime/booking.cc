@@ -6,6 +6,8 @@
 #include "comm/meta/meta_comm.h"
 #include "cost/flops.h"
 #include "model/adapters.h"
+#include "runtime/composed_booking.h"
+#include "runtime/composed_tape.h"
 #include "runtime/meta_rank.h"
 #include "runtime/recording.h"
 #include "spec/batch_ramp.h"
@@ -79,6 +81,30 @@ struct MetaModel {
         comms(factory ? std::make_unique<CommSet>(*factory, mesh_of(run.layout)) : nullptr),
         runner(run, RunMode::infer, *device, kEndlessArena, comms.get()) {}
 };
+
+// Sets everything that the tape tells.
+void set_totals(Booking& b, const RunSpec& run) {
+  b.wire.take(b.tape);
+  b.comm = counts_of(b.tape);
+  b.parameters = parameters(run.model);
+  b.trained = run.lora.active() ? adapter_parameters(run.model, run.lora) : b.parameters;
+  b.ops = totals_of(b.tape);
+  for (const Piece& p : b.tape.pieces) {
+    if (!p.launched) continue;
+    b.total += p.cost;
+    b.launches++;
+  }
+}
+// State that the rank keeps between steps.
+void set_state(Booking& b, StageRunner& r) {
+  for (Bucket k : {Bucket::weights, Bucket::grads, Bucket::optimizer})
+    b.state[size_t(k)] = r.arena().ledger().now(k);
+  if (r.posted()) b.rollback_bytes = r.posted()->rollback_bytes();
+}
+void set_host(Booking& b, const RunSpec& run, const StageRunner& r) {
+  if (run.train.async_save) b.snapshot_bytes = snapshot_bytes(r);
+  b.waiting_bytes = r.waiting_bytes();
+}
 
 }  // namespace
 
@@ -163,27 +189,18 @@ Booking book_rank(const RunSpec& run, const Schedule& schedule, int threads, con
   StepRecorder recorder(*device, *factory);
   CommSet comms(recorder.factory(), mesh_of(run.layout));
   StageRunner r(run, RunMode::train, recorder.device(), kEndlessArena, &comms);
-  device->kernels().restart_counts();
   r.arena().ledger().restart_peaks();
   Booking b;
-  for (Bucket k : {Bucket::weights, Bucket::grads, Bucket::optimizer})
-    b.state[size_t(k)] = r.arena().ledger().now(k);
-  if (r.posted()) b.rollback_bytes = r.posted()->rollback_bytes();
+  set_state(b, r);
   const std::vector<Action>& actions = schedule.ranks.at(size_t(pp_rank));
   recorder.start(r, actions);
-  b.comm = r.step(actions, 1, run.tokens_per_step(), nothing).comm;
+  r.step(actions, 1, run.tokens_per_step(), nothing);
   b.tape = recorder.stop();
-  b.wire.take(b.tape);
-  b.parameters = parameters(run.model);
-  b.trained = run.lora.active() ? adapter_parameters(run.model, run.lora) : b.parameters;
-  if (run.train.async_save) b.snapshot_bytes = snapshot_bytes(r);
-  b.waiting_bytes = r.waiting_bytes();
+  set_totals(b, run);
+  set_host(b, run, r);
   b.peak = r.arena().ledger().peaks();
   b.at_peak = r.arena().ledger().at_peak();
   b.peak_total = r.arena().ledger().peak_total();
-  b.total = device->kernels().total();
-  b.launches = device->kernels().launches();
-  b.ops = totals_of(b.tape);
   r.settle();
   b.arena_bytes = evaluations_high_water(r, run);
   return b;
@@ -201,16 +218,67 @@ int64_t arena_of_stage(const RunSpec& run, const Schedule& schedule, int threads
   return evaluations_high_water(r, run);
 }
 
-Booking book_training(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster) {
-  Booking worst = book_stage(run, schedule, threads, cluster, 0);
+namespace {
+
+// The bookings of every stage's first rank. Steps of fewer microbatches than this are not composed.
+constexpr int64_t kLeastComposed = 12;
+
+class StageBookings {
+ public:
+  StageBookings(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster)
+      : run_(run), schedule_(schedule), threads_(threads), cluster_(cluster) {
+    if (composes(run) && !run.known_routing.rows && run.microbatches() >= kLeastComposed)
+      composed_.emplace(run, schedule, threads, cluster, tapes_);
+  }
+  Booking of(int pp_rank) const {
+    if (composed_)
+      if (std::optional<Booking> b = composed(pp_rank)) return std::move(*b);
+    return book_stage(run_, schedule_, threads_, cluster_, pp_rank);
+  }
+
+ private:
+  std::optional<Booking> composed(int pp_rank) const {
+    Booking b;
+    const int rank = first_of_stage(run_, pp_rank);
+    std::optional<Tape> tape =
+        composed_training(run_, schedule_, threads_, rank, cluster_, [&](StageRunner& r) {
+          set_state(b, r);
+          set_host(b, run_, r);
+        });
+    if (!tape) return std::nullopt;
+    b.tape = std::move(*tape);
+    set_totals(b, run_);
+    const ProgramBytes bytes = composed_->placed(pp_rank);
+    b.peak = bytes.peak;
+    b.at_peak = bytes.at_peak;
+    b.peak_total = bytes.peak_total;
+    b.arena_bytes = bytes.arena_bytes;
+    return b;
+  }
+
+  const RunSpec& run_;
+  const Schedule& schedule_;
+  int threads_;
+  const ClusterSpec& cluster_;
+  LayerTapes tapes_;
+  std::optional<ComposedRun> composed_;
+};
+
+}  // namespace
+
+Booking book_training(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster,
+                      std::vector<Tape>* others) {
+  const StageBookings stages(run, schedule, threads, cluster);
+  Booking worst = stages.of(0);
   int64_t arena = worst.arena_bytes, snapshot = worst.snapshot_bytes, waiting = worst.waiting_bytes;
   MostWire wire = worst.wire;
   for (int k = 1; k < int(run.layout.pp); k++) {
-    Booking b = book_stage(run, schedule, threads, cluster, k);
+    Booking b = stages.of(k);
     arena = std::max(arena, b.arena_bytes), snapshot = std::max(snapshot, b.snapshot_bytes);
     waiting = std::max(waiting, b.waiting_bytes);
     wire.take(b.wire);
-    if (b.peak_total > worst.peak_total) worst = std::move(b);
+    if (b.peak_total > worst.peak_total) std::swap(worst, b);
+    if (others) others->push_back(std::move(b.tape));
   }
   for (const BatchStage& stage : batch_stages(run)) {
     if (stage.global == run.batch.global) continue;

@@ -60,12 +60,15 @@ struct Booking {
 // One rank of the run's layout; under data parallelism all take the same. threads: of the rank, because
 // kernels' scratch depends on it. book_stage books the first rank of the world at the pipeline rank
 // `pp_rank`. book_training returns the stage whose peak is the largest, with the memory that is enough for
-// each stage and for the smaller batches of batch.ramp.
+// each stage and for the smaller batches of batch.ramp. It composes steps of many microbatches
+// (runtime/composed_tape.h, runtime/composed_booking.h).
 Booking book_rank(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int rank);
 Booking book_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank);
 // book_stage's arena_bytes alone, without a tape.
 int64_t arena_of_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank);
-Booking book_training(const RunSpec&, const Schedule&, int threads, const ClusterSpec& = {});
+// others: gets the tapes of the other stages' first ranks.
+Booking book_training(const RunSpec&, const Schedule&, int threads, const ClusterSpec& = {},
+                      std::vector<Tape>* others = nullptr);
 // The step's program of the first rank of each stage, checked, also against each other's messages.
 std::vector<Program> programs_of(const RunSpec&, const Schedule&);
 // Weights and a key/value cache: what generation takes.

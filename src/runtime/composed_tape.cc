@@ -122,9 +122,9 @@ class Composer {
         whole_(runner_.programs().of(actions_)),
         tokens_(run.tokens_per_step()) {}
 
-  std::optional<Tape> tape() {
-    if (!choose_part() || !record_part()) return std::nullopt;
-    if (!compose()) return std::nullopt;
+  std::optional<Tape> tape(const std::function<void(StageRunner&)>& look) {
+    if (!choose_part() || !record_part() || !compose()) return std::nullopt;
+    if (look) look(runner_);
     return std::move(out_);
   }
 
@@ -334,12 +334,12 @@ class Composer {
   // Two interleaved actions take turns; a piece has the name of the one that issues it.
   void name_action(Piece& p, const Recorded& r, const Place& at) {
     if (at.op >= size_t(whole_.frees)) {
-      p.action = out_.keep(name_of(Act::Step));
+      p.action = name_of(Act::Step);
       p.microbatch = -1;
       return;
     }
     if (at.n > 1) turn_ = p.microbatch == r.action->action.mb ? &at.action->action : &other_of(*at.action);
-    p.action = out_.keep(name_of(turn_->kind));
+    p.action = name_of(turn_->kind);
     p.microbatch = turn_->mb;
   }
   void take_turn(size_t i, const ActionOps& a) {
@@ -427,10 +427,11 @@ class Composer {
 }  // namespace
 
 std::optional<Tape> composed_training(const RunSpec& run, const Schedule& schedule, int threads, int rank,
-                                      const ClusterSpec& cluster) {
+                                      const ClusterSpec& cluster,
+                                      const std::function<void(StageRunner&)>& look) {
   // Microbatches with known routing differ in their rows.
   if (!composes(run) || run.known_routing.rows) return std::nullopt;
-  return Composer(run, schedule, threads, rank, cluster).tape();
+  return Composer(run, schedule, threads, rank, cluster).tape(look);
 }
 
 }  // namespace trireme

@@ -26,9 +26,11 @@ std::vector<int> rank_of_stages(const Schedule& s) {
   return rank;
 }
 
+namespace {
+
 // By vector clocks: actions in an order in which they can run, each knowing what is done before it. A send is
 // known to have been received where the action that reads it on the other rank is known to be done.
-std::vector<std::vector<int>> send_ends(const Schedule& s) {
+std::vector<std::vector<int>> find_send_ends(const Schedule& s) {
   ActionPlaces places(s);
   for (int r = 0; r < int(s.ranks.size()); r++)
     for (int t = 0; t < int(s.ranks[size_t(r)].size()); t++) {
@@ -85,6 +87,18 @@ std::vector<std::vector<int>> send_ends(const Schedule& s) {
         next[r]++;
       }
   }
+  return ends;
+}
+
+}  // namespace
+
+// Every rank of a pipeline asks for the ends of one schedule.
+std::vector<std::vector<int>> send_ends(const Schedule& s) {
+  thread_local Schedule last;
+  thread_local std::vector<std::vector<int>> ends;
+  if (s == last && !ends.empty()) return ends;
+  ends = find_send_ends(s);
+  last = s;
   return ends;
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "drawn_runs.h"
+#include "runtime/booking.h"
 #include "runtime/rank_threads.h"
 #include "sanitized.h"
 #include "spec/run_schedule.h"
@@ -35,25 +36,32 @@ std::string difference(const Tape& a, const Tape& b) {
   return "";
 }
 
+// A drawn run of many microbatches; nothing: it cannot be run.
+std::optional<RunSpec> drawn_run(DrawnRuns& draw) {
+  RunSpec run = draw.run();
+  DrawnRuns::set_microbatches(run, (run.layout.pp + 2) * draw.one_of<int64_t>({6, 8, 9}));
+  if (run.model.moe() && draw.chance(50)) {
+    run.moe.unit = draw.one_of({"global", "sequence", "microbatch"});
+    run.moe.capacity = draw.one_of({0.0, 1.5});
+    run.moe.aux_loss = draw.one_of({0.0, 0.01});
+    run.moe.bias_rate = draw.one_of({0.0, 0.001});
+  }
+  if (draw.chance(10) && run.precision.fp8 == "none") {
+    run.precision.compute = "f16";
+    run.precision.grads = run.precision.reduce = "f32";
+  }
+  if (!problems_of(run).empty() || !unsupported_of(run).empty()) return std::nullopt;
+  return resolve(run, {.native_bf16 = true});
+}
+
 TEST(ComposedTape, IsTheTapeOfTheWholeStep) {
   const int draws = 480 / test::one_of(12, 60);
   int composed = 0, ranks = 0;
   for (int i = 0; i < draws; i++) {
     DrawnRuns draw(uint64_t(1000 + i));
-    RunSpec run = draw.run();
-    DrawnRuns::set_microbatches(run, (run.layout.pp + 2) * draw.one_of<int64_t>({6, 8, 9}));
-    if (run.model.moe() && draw.chance(50)) {
-      run.moe.unit = draw.one_of({"global", "sequence", "microbatch"});
-      run.moe.capacity = draw.one_of({0.0, 1.5});
-      run.moe.aux_loss = draw.one_of({0.0, 0.01});
-      run.moe.bias_rate = draw.one_of({0.0, 0.001});
-    }
-    if (draw.chance(10) && run.precision.fp8 == "none") {
-      run.precision.compute = "f16";
-      run.precision.grads = run.precision.reduce = "f32";
-    }
-    if (!problems_of(run).empty() || !unsupported_of(run).empty()) continue;
-    run = resolve(run, {.native_bf16 = true});
+    const std::optional<RunSpec> drawn = drawn_run(draw);
+    if (!drawn) continue;
+    const RunSpec& run = *drawn;
     SCOPED_TRACE(fmt::format("draw {}: {}", i, layout_text(run)));
     const Schedule schedule = schedule_of(run);
     for (const int rank : {0, int(run.world()) - 1, int(run.world()) / 2}) {
@@ -66,6 +74,42 @@ TEST(ComposedTape, IsTheTapeOfTheWholeStep) {
   }
   fmt::print("{} of {} ranks are composed\n", composed, ranks);
   EXPECT_GE(composed, ranks * 9 / 10);
+}
+
+// Bookings compose a step of many microbatches from its tapes, and book others by running them.
+TEST(ComposedTape, ABookingIsThatOfTheWholeSteps) {
+  for (int i = 0; i < 96 / test::one_of(8, 32); i++) {
+    DrawnRuns draw(uint64_t(5000 + i));
+    const std::optional<RunSpec> run = drawn_run(draw);
+    if (!run) continue;
+    SCOPED_TRACE(fmt::format("draw {}: {}", i, layout_text(*run)));
+    const Schedule schedule = schedule_of(*run);
+    std::vector<Tape> others;
+    const Booking b = book_training(*run, schedule, 1, {}, &others);
+    EXPECT_EQ(others.size() + 1, size_t(run->layout.pp));
+    Booking worst;
+    int64_t arena = 0, snapshot = 0, waiting = 0;
+    CommCounts most{};
+    for (int k = 0; k < int(run->layout.pp); k++) {
+      Booking one = book_stage(*run, schedule, 1, {}, k);
+      arena = std::max(arena, one.arena_bytes);
+      snapshot = std::max(snapshot, one.snapshot_bytes);
+      waiting = std::max(waiting, one.waiting_bytes);
+      for (size_t c = 0; c < kCollectives; c++) most[c].wire = std::max(most[c].wire, one.wire.of[c].wire);
+      if (one.peak_total > worst.peak_total) worst = std::move(one);
+    }
+    EXPECT_EQ(difference(b.tape, worst.tape), "");
+    EXPECT_EQ(b.peak, worst.peak);
+    EXPECT_EQ(b.at_peak, worst.at_peak);
+    EXPECT_EQ(b.peak_total, worst.peak_total);
+    EXPECT_EQ(b.state, worst.state);
+    EXPECT_EQ(b.total, worst.total);
+    EXPECT_EQ(b.launches, worst.launches);
+    EXPECT_EQ(b.arena_bytes, arena);
+    EXPECT_EQ(b.snapshot_bytes, snapshot);
+    EXPECT_EQ(b.waiting_bytes, waiting);
+    for (size_t c = 0; c < kCollectives; c++) EXPECT_EQ(b.wire.of[c].wire, most[c].wire);
+  }
 }
 
 }  // namespace
