@@ -79,6 +79,10 @@ void ExpertExchange::count(Ctx& ctx, const RowPlan& plan) const {
   if (!ctx.training || !ctx.routing) return;
   LayerRouting& r = ctx.routing->of(block_, ctx.batch.first_sequence).routing;
   r.sent = plan.sent(), r.computed = 0, r.rounds = plan.rounds();
+  if (!ctx.device.has_data()) {
+    r.computed = plan.received();
+    return;
+  }
   for (int64_t t = 0; t < plan.rounds(); t++) r.computed += plan.round(t).computed();
 }
 
@@ -157,7 +161,7 @@ Owned ExpertExchange::forward(Ctx& ctx, const ExpertFfn& ffn, const Tensor& x, c
                               const std::function<void()>& between) const {
   const RowPlan plan = agree(ctx, offsets, source.numel(), saved);
   reorder(ctx, plan, place, source);
-  const RowPlan::Round first = plan.round(0);
+  const RowPlan::Round first = plan.round(0, ctx.device.has_data());
   Tables t = tables(ctx, first);
   Owned xs = sent_rows(ctx, x, source), arrived = ctx.activation({capacity(ctx), x.cols()});
   const Event came = start(ctx, *xs, *arrived, first);
@@ -191,7 +195,7 @@ Owned ExpertExchange::backward_input(Ctx& ctx, const ExpertFfn& ffn, const Tenso
                                      const Tensor& source, Saved& saved,
                                      const std::function<void()>& between) const {
   const RowPlan plan = agreed(ctx, source.numel(), saved);
-  const RowPlan::Round first = plan.round(0);
+  const RowPlan::Round first = plan.round(0, ctx.device.has_data());
   const Tensor offsets = saved.get(this, Kept::offsets), u = saved.get(this, Kept::u);
   Owned arrived = ctx.activation({capacity(ctx), dy.cols()});
   const Event came = start(ctx, dy, *arrived, first);
@@ -225,7 +229,7 @@ void ExpertExchange::further_forward(Ctx& ctx, const ExpertFfn& ffn, const RowPl
                                      const Tensor& answers) const {
   const OnePass alone(ctx);
   for (int64_t i = 1; i < plan.rounds(); i++) {
-    const RowPlan::Round r = plan.round(i);
+    const RowPlan::Round r = plan.round(i, ctx.device.has_data());
     const Tables t = tables(ctx, r);
     Owned own = fetch(ctx, xs, r, *t.order);
     const ExpertFfn::Inner in = ffn.inner(ctx, *own, *t.offsets);
@@ -241,7 +245,7 @@ void ExpertExchange::further_backward(Ctx& ctx, const ExpertFfn& ffn, const RowP
   const OnePass alone(ctx);
   Owned xs = sent_rows(ctx, x, source);
   for (int64_t i = 1; i < plan.rounds(); i++) {
-    const RowPlan::Round r = plan.round(i);
+    const RowPlan::Round r = plan.round(i, ctx.device.has_data());
     const Tables t = tables(ctx, r);
     Owned own = fetch(ctx, *xs, r, *t.order), down = fetch(ctx, dy, r, *t.order);
     ExpertFfn::Inner in = ffn.inner(ctx, *own, *t.offsets);

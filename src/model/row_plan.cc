@@ -72,7 +72,7 @@ int64_t RowPlan::Round::computed() const {
   return std::count(given.begin(), given.end(), 1);
 }
 
-RowPlan::Round RowPlan::round(int64_t t) const {
+RowPlan::Round RowPlan::round(int64_t t, bool with_rows) const {
   Round r;
   for (int64_t peer = 0; peer < ranks_; peer++) {
     for (int64_t earlier = 0; earlier < t; earlier++) r.first += piece(earlier, rank_, peer).size();
@@ -80,17 +80,19 @@ RowPlan::Round RowPlan::round(int64_t t) const {
     r.receive.push_back(piece(t, peer, rank_).size());
   }
   r.offsets = {0};
+  int64_t filled = 0;
   for (int64_t e = rank_ * own_; e < (rank_ + 1) * own_; e++) {
     int64_t arrived = 0;  // rows of the ranks before
     for (int64_t from = 0; from < ranks_; from++) {
       int64_t begin = 0;  // of the expert, in the segment
       for (int64_t lower = rank_ * own_; lower < e; lower++) begin += count(from, lower);
       const Piece p = piece(t, from, rank_);
-      for (int64_t i = std::max(begin, p.begin); i < std::min(begin + count(from, e), p.end); i++)
-        r.order.push_back(int32_t(arrived + i - p.begin));
+      const int64_t first = std::max(begin, p.begin), last = std::min(begin + count(from, e), p.end);
+      for (int64_t i = first; with_rows && i < last; i++) r.order.push_back(int32_t(arrived + i - p.begin));
+      filled += std::max<int64_t>(0, last - first);
       arrived += p.size();
     }
-    r.offsets.push_back(int32_t(r.order.size()));
+    r.offsets.push_back(int32_t(filled));
   }
   r.order.resize(size_t(capacity_), -1);
   r.back.assign(size_t(capacity_), -1);

@@ -34,7 +34,8 @@ class RowPlan {
     // Received rows that experts are given by these tables: each once, whatever its rank was told.
     int64_t computed() const;
   };
-  Round round(int64_t t) const;
+  // with_rows: else `order` and `back` name no rows, as where there is no data.
+  Round round(int64_t t, bool with_rows = true) const;
 
   // Rows are sent round behind round: the row at place i in the order of experts goes out as row
   // sending()[i].
