@@ -56,4 +56,10 @@ std::string answer_line(std::string_view name, std::string_view text) {
   return fmt::format("  {:<11} {}\n", name, text);
 }
 
+std::string grouped(double x) {
+  std::string s = fmt::format("{:.0f}", x);
+  for (size_t at = s.size(); at > 3; at -= 3) s.insert(at - 3, ",");
+  return s;
+}
+
 }  // namespace trireme

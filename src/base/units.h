@@ -8,6 +8,8 @@ namespace trireme {
 
 // "54.7", "1,970": grouped thousands.
 std::string three_digits(double);
+// A whole number: "1,966".
+std::string grouped(double);
 // "1.12 TB", "989 TFLOP/s".
 std::string decimal(double value, std::string_view unit);
 // "24.5 GB".

@@ -27,22 +27,20 @@ constexpr double kDay = 86400, kHour = 3600, kYear = 365.25 * kDay;
 std::string plain_number(double x) {
   return fmt::format("{:.6g}", x);
 }
-// "1,966".
-std::string grouped(double x) {
-  std::string s = fmt::format("{:.0f}", x);
-  for (size_t at = s.size(); at > 3; at -= 3) s.insert(at - 3, ",");
-  return s;
-}
+
 // "5.00 M", and small amounts as they are.
 std::string amount(double x) {
   return x < 1000 ? fmt::format("{:.3g}", x) : human_count(x);
 }
+
 std::string devices_text(int64_t n) {
   return n == 1 ? "one device" : grouped(double(n)) + " devices";
 }
+
 std::string percent_of(double share) {
   return fmt::format("{:.1f} %", 100 * share);
 }
+
 double of_bucket(const BucketBytes& b, Bucket which) {
   return double(b[size_t(which)]);
 }
@@ -68,6 +66,7 @@ double gradient_bytes(const WallsCase& c) {
   constexpr double kHalf = 2;
   return kHalf * c.parameters / double(c.tp * c.pp);
 }
+
 // Bytes that a replica sends in an all-reduce of them, by a ring.
 double gradient_bytes_sent(const WallsCase& c) {
   return 2 * (c.replicas() - 1) / c.replicas() * gradient_bytes(c);
@@ -541,22 +540,6 @@ WorkedSection cost_wall(const WallsCase& c) {
   if (c.reach > 0 && c.used() > 0) add_waste(c, money, l);
   return s;
 }
-
-std::string heading(const WallsCase& c) {
-  std::string s;
-  if (c.parameters > 0) {
-    s += fmt::format("{}: P = {} parameters", c.name, human_count(c.parameters));
-    if (c.active < c.parameters)
-      s += fmt::format(", N = {} of them visited by a token", human_count(c.active));
-    s += "\n";
-  }
-  if (!c.device.empty())
-    s += fmt::format("{} x {}: {} dense, {} at {} ({})\n", grouped(double(c.gpus)), c.device,
-                     decimal(c.figures.bf16, "FLOP/s"), decimal(c.figures.memory, "B"),
-                     decimal(c.figures.bandwidth, "B/s"), c.device_source);
-  return s;
-}
-
 }  // namespace
 
 std::string long_time(double s) {
@@ -573,85 +556,6 @@ std::vector<WorkedSection> walls_of(const WallsCase& c) {
   std::vector<WorkedSection> all = {memory_wall(c), time_wall(c), cost_wall(c)};
   std::erase_if(all, [](const WorkedSection& s) { return s.lines.empty(); });
   return all;
-}
-
-namespace {
-
-// Numbers that decide, the first ones before others.
-constexpr std::array<std::string_view, 21> kFirst = {"state",           "zero0",
-                                                     "zero1",           "zero2",
-                                                     "zero3",           "total",
-                                                     "seconds",         "mfu",
-                                                     "device_hours",    "cost",
-                                                     "energy_kwh",      "gradients_sent",
-                                                     "bubble",          "all_to_all_over_sums",
-                                                     "save_every_s",    "mtbf_s",
-                                                     "flops",           "activations",
-                                                     "budget_hours",    "wasted_share",
-                                                     "devices_at_least"};
-
-// Removes lines until the text fits a screen. Returns their number.
-size_t fit_screen(std::vector<WorkedSection>& sections, size_t heading_lines) {
-  constexpr size_t kScreen = 23;  // and a note and its blank line before it
-  const auto rank = [](const Worked& w) {
-    return size_t(std::find(kFirst.begin(), kFirst.end(), w.key) - kFirst.begin());
-  };
-  size_t lines = heading_lines + 2 * sections.size();  // titles, with a blank line or the last one below
-  std::vector<size_t> ranks;
-  for (const WorkedSection& s : sections)
-    for (const Worked& w : s.lines) ranks.push_back(rank(w));
-  if (lines + ranks.size() <= kScreen) return 0;
-  const size_t kept = kScreen - std::min(kScreen, lines);
-  std::stable_sort(ranks.begin(), ranks.end());
-  const size_t most = ranks.at(std::min(kept, ranks.size() - 1));  // lines of this rank and above may go
-  size_t below = 0;
-  for (const size_t r : ranks) below += r < most ? 1 : 0;
-  size_t equal = kept - std::min(kept, below), removed = 0;
-  for (WorkedSection& s : sections)
-    removed += std::erase_if(s.lines, [&](const Worked& w) {
-      if (rank(w) != most) return rank(w) > most;
-      if (equal == 0) return true;
-      --equal;
-      return false;
-    });
-  std::erase_if(sections, [](const WorkedSection& s) { return s.lines.empty(); });
-  return removed;
-}
-
-}  // namespace
-
-std::string walls_text(const WallsCase& c, bool arithmetic, bool all) {
-  std::string s = heading(c);
-  std::vector<WorkedSection> sections = walls_of(c);
-  const size_t left_out =
-      all || arithmetic ? 0 : fit_screen(sections, size_t(std::count(s.begin(), s.end(), '\n')));
-  for (const WorkedSection& section : sections) {
-    s += fmt::format("{}{} wall\n", s.empty() ? "" : "\n", section.name);
-    for (const Worked& w : section.lines) {
-      s += fmt::format("  {:<46} {}\n", w.what, w.text);
-      if (!arithmetic || w.formula.empty()) continue;
-      s += w.numbers.empty() ? fmt::format("      = {}\n", w.formula)
-                             : fmt::format("      = {}: {}\n", w.formula, w.numbers);
-    }
-  }
-  if (left_out > 0)
-    s += fmt::format("--all prints {} further numbers, --arithmetic their formulas too\n", left_out);
-  return s;
-}
-
-std::string walls_json(const WallsCase& c) {
-  nlohmann::ordered_json j;
-  if (c.parameters > 0) j["model"] = {{"name", c.name}, {"parameters", c.parameters}, {"active", c.active}};
-  if (!c.device.empty())
-    j["device"] = {
-        {"name", c.device}, {"flops", c.figures.bf16}, {"memory", c.figures.memory}, {"gpus", c.gpus}};
-  for (const WorkedSection& section : walls_of(c))
-    for (const Worked& w : section.lines) {
-      auto& to = j[section.name][w.key];
-      to = {{"value", w.value}, {"unit", w.unit}, {"formula", w.formula}, {"numbers", w.numbers}};
-      for (const auto& [key, value] : w.also) to[key] = value;
-    }
-  return j.dump(2);
 }
 
 StepForecast closed_form_step(const StepCase& c, const std::string& device, const DeviceFigures& figures) {

@@ -21,6 +21,7 @@ struct Way {
   std::string_view name;
   void (*set)(LayoutSpec&, int64_t ranks);
 };
+
 constexpr Way kWays[] = {
     {"tp", [](LayoutSpec& l, int64_t n) { l.tp = n; }},
     {"tp sequence", [](LayoutSpec& l, int64_t n) { l.tp = n, l.sequence = true; }},
@@ -97,13 +98,6 @@ AxisCost cost_of_way(const RunSpec& base, const ClusterSpec& cluster, int thread
   return c;
 }
 
-const AxisCost* cheapest(std::span<const AxisCost> rows) {
-  const AxisCost* best = nullptr;
-  for (const AxisCost& r : rows)
-    if (r.refused.empty() && (!best || r.comm_s < best->comm_s)) best = &r;
-  return best;
-}
-
 // rows: of one way each, of the same lengths.
 AxisPair pair_of(std::span<const AxisCost* const> a, std::span<const AxisCost* const> b) {
   AxisPair p{.ranks = a[0]->ranks, .first = a[0]->way, .second = b[0]->way};
@@ -137,21 +131,14 @@ std::vector<AxisPair> pairs_of_ways(std::span<const AxisCost> rows) {
     for (size_t j = i + 1; j < ways.size(); j++) pairs.push_back(pair_of(ways[i], ways[j]));
   return pairs;
 }
-
-std::string to_text(const AxisPair& p) {
-  std::string s = fmt::format("{:>5} ranks  {:<12} against {:<12} ", p.ranks, p.first, p.second);
-  if (p.changes.empty()) return s + "less at every length\n";
-  s += fmt::format("less below {} tokens", p.changes[0]);
-  for (size_t i = 1; i < p.changes.size(); i++)
-    s += fmt::format("{} {}", i % 2 == 1 ? ", more until" : ", less until", p.changes[i]);
-  return s + (p.changes.size() % 2 == 1 ? ", more from there on\n" : ", less from there on\n");
-}
-
-std::string in_ms(double s) {
-  return fmt::format("{:.3f} ms", s * 1e3);
-}
-
 }  // namespace
+
+const AxisCost* cheapest(std::span<const AxisCost> rows) {
+  const AxisCost* best = nullptr;
+  for (const AxisCost& r : rows)
+    if (r.refused.empty() && (!best || r.comm_s < best->comm_s)) best = &r;
+  return best;
+}
 
 AxisTable compare_axes(const RunSpec& run, const ClusterSpec& cluster, int threads,
                        std::vector<int64_t> ranks, int64_t longest) {
@@ -176,69 +163,6 @@ AxisTable compare_axes(const RunSpec& run, const ClusterSpec& cluster, int threa
       table.pairs.push_back(std::move(p));
   }
   return table;
-}
-
-std::string to_text(const AxisTable& table, const RunSpec& run, const ClusterSpec& cluster) {
-  const ModelSpec& m = run.model;
-  std::string s = fmt::format(
-      "one block of {}: hidden {}, {} heads ({} for keys and values), {}; {}; machine: {}\n"
-      "forward and backward of as many sequences as ranks; * = least time on the wire\n\n"
-      "{:>5} {:>8}  {:<12} {:>12} {:>12} {:>12} {:>12}\n",
-      m.arch, m.hidden, m.heads, m.kv_heads,
-      m.experts > 0 ? fmt::format("{} of {} experts of {}", m.experts_per_token, m.experts, m.moe_ffn)
-                    : fmt::format("ffn {}", m.ffn),
-      run.precision.compute, cluster.name, "ranks", "seq_len", "way", "rank's wire", "on the wire", "exposed",
-      "compute");
-  std::vector<std::string> refusals;
-  for (size_t i = 0; i < table.rows.size();) {
-    size_t end = i;
-    while (end < table.rows.size() && table.rows[end].ranks == table.rows[i].ranks &&
-           table.rows[end].seq_len == table.rows[i].seq_len)
-      end++;
-    const AxisCost* best = cheapest(std::span(table.rows).subspan(i, end - i));
-    for (; i < end; i++) {
-      const AxisCost& r = table.rows[i];
-      if (!r.refused.empty()) {
-        const std::string line = fmt::format("{} on {} ranks: {}", r.way, r.ranks, r.refused);
-        if (std::find(refusals.begin(), refusals.end(), line) == refusals.end()) refusals.push_back(line);
-        continue;
-      }
-      s += fmt::format("{:>5} {:>8}{} {:<12} {:>12} {:>12} {:>12} {:>12}\n", r.ranks, r.seq_len,
-                       &r == best ? " *" : "  ", r.way, human_bytes(r.wire_bytes), in_ms(r.comm_s),
-                       in_ms(r.exposed_s), in_ms(r.compute_s));
-    }
-  }
-  s += '\n';
-  for (const Crossover& c : table.crossovers)
-    s += fmt::format("{} ranks: from {} tokens a sequence on {} takes less of the wire's time than {}\n",
-                     c.ranks, c.seq_len, c.to, c.from);
-  if (table.crossovers.empty()) s += "no length changes which way is cheapest\n";
-  s += "\ntime on the wire, way against way:\n";
-  for (const AxisPair& p : table.pairs) s += to_text(p);
-  if (table.pairs.empty()) s += "no two ways divide this model\n";
-  for (const std::string& r : refusals) s += "left out: " + r + "\n";
-  return s;
-}
-
-std::string to_json(const AxisTable& table) {
-  nlohmann::ordered_json j;
-  j["rows"] = j["crossovers"] = j["pairs"] = nlohmann::ordered_json::array();
-  for (const AxisCost& r : table.rows) {
-    nlohmann::ordered_json row = {{"way", r.way}, {"ranks", r.ranks}, {"seq_len", r.seq_len}};
-    if (r.refused.empty()) {
-      row["wire_bytes"] = r.wire_bytes, row["comm_s"] = r.comm_s;
-      row["exposed_s"] = r.exposed_s, row["compute_s"] = r.compute_s;
-    } else {
-      row["refused"] = r.refused;
-    }
-    j["rows"].push_back(row);
-  }
-  for (const Crossover& c : table.crossovers)
-    j["crossovers"].push_back({{"ranks", c.ranks}, {"seq_len", c.seq_len}, {"from", c.from}, {"to", c.to}});
-  for (const AxisPair& p : table.pairs)
-    j["pairs"].push_back(
-        {{"ranks", p.ranks}, {"first", p.first}, {"second", p.second}, {"changes", p.changes}});
-  return j.dump(2);
 }
 
 }  // namespace trireme

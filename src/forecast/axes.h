@@ -2,6 +2,7 @@
 // as ranks and sequences grow. The numbers are those of the real layers, recorded on meta: a step of two
 // blocks less a step of one.
 #pragma once
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,8 @@ struct AxisTable {
 AxisTable compare_axes(const RunSpec&, const ClusterSpec&, int threads, std::vector<int64_t> ranks,
                        int64_t longest);
 
+// The row with the least wire time; null: the model refuses all.
+const AxisCost* cheapest(std::span<const AxisCost>);
 std::string to_text(const AxisTable&, const RunSpec&, const ClusterSpec&);
 std::string to_json(const AxisTable&);
 
