@@ -20,9 +20,7 @@ std::string three_digits(double x) {
     const int after = std::max(0, int(2 - std::floor(std::log10(std::abs(rounded)) + 1e-9)));
     return fmt::format("{:.{}f}", rounded, after);
   }
-  std::string s = fmt::format("{:.0f}", rounded);
-  for (auto i = int64_t(s.size()) - 3; i > (s[0] == '-' ? 1 : 0); i -= 3) s.insert(size_t(i), ",");
-  return s;
+  return grouped(rounded);
 }
 
 std::string decimal(double value, std::string_view unit) {
@@ -58,7 +56,8 @@ std::string answer_line(std::string_view name, std::string_view text) {
 
 std::string grouped(double x) {
   std::string s = fmt::format("{:.0f}", x);
-  for (size_t at = s.size(); at > 3; at -= 3) s.insert(at - 3, ",");
+  const int64_t least = s[0] == '-' ? 1 : 0;
+  for (auto i = int64_t(s.size()) - 3; i > least; i -= 3) s.insert(size_t(i), ",");
   return s;
 }
 

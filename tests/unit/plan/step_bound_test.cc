@@ -96,7 +96,7 @@ TEST(StepBound, IsBelowTheReplayAndCloseToIt) {
   EXPECT_LT(at(divided, 0.5), 0.005);
   EXPECT_LT(at(divided, 0.9), 0.02);
   EXPECT_LT(at(divided, 0.97), 0.05);
-  EXPECT_LT(divided.back(), 0.10);
+  EXPECT_LT(divided.back(), 0.05);
 }
 
 // All layouts that fit, replayed, against the search that replays in the order of bounds.
