@@ -11,8 +11,9 @@ const BoundStep::Passes& BoundStep::passes_of(const StepCase& c, const DeviceFig
   const WorkPrices prices(c, d, f);
   passes = std::make_unique<Passes>();
   passes->parts = step_parts(c, d, f);
-  passes->layers[kDenseLayer] = prices.passes(false);
-  if (c.model.moe()) passes->layers[kExpertLayer] = prices.passes(true);
+  const int64_t experts = c.model.expert_blocks();
+  if (experts < c.model.layers) passes->layers[kDenseLayer] = prices.passes(false);
+  if (experts > 0) passes->layers[kExpertLayer] = prices.passes(true);
   passes->layers[kHeadLayer] = prices.head_passes();
   passes->message = prices.message(), passes->update = prices.update({});
   passes->slower = slowness(c, d, f);
@@ -50,8 +51,9 @@ const BoundStep::States& BoundStep::states_of(const StepCase& c, const DeviceFig
   if (states) return *states;
   const WorkPrices prices(c, d, f);
   states.emplace();
-  prices.set_states(states->layers[kDenseLayer], layer_held(c, false), 1);
-  if (c.model.moe()) prices.set_states(states->layers[kExpertLayer], layer_held(c, true), 1);
+  const int64_t experts = c.model.expert_blocks();
+  if (experts < c.model.layers) prices.set_states(states->layers[kDenseLayer], layer_held(c, false), 1);
+  if (experts > 0) prices.set_states(states->layers[kExpertLayer], layer_held(c, true), 1);
   prices.set_states(states->layers[kEmbeddingLayer], {table_held(c), 0}, 0);
   const HeldParameters all = {passes.parts.dense, passes.parts.experts};
   states->offload = offload_seconds(c, d, f, all);
