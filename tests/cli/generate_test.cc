@@ -209,9 +209,10 @@ TEST_F(Distill, Resumes) {
   ASSERT_EQ(samples.size(), 2u);  // equal prompts once
   ASSERT_FALSE(kept.empty());
   for (const json& k : kept)
-    for (const json& one : samples)
-      if (one["prompt"] == k["prompt"])
-        EXPECT_EQ(k.value("cut", false), one["finish"] != "end_of_text") << one;
+    for (const json& one : samples) {
+      if (one["prompt"] != k["prompt"]) continue;
+      EXPECT_EQ(k.value("cut", false), one["finish"] != "end_of_text") << one;
+    }
   const size_t stages = json_lines(read_text(tmp_ / "ssd/stages.jsonl")).size();
   EXPECT_EQ(stages, 7u);  // sample and filter twice, fine-tune, two evaluations
   r = trireme(tmp_.path(), all);

@@ -24,7 +24,7 @@ json planned(const fs::path& home, std::vector<std::string> args) {
   EXPECT_TRUE(j.is_object()) << r.out;
   return j;
 }
-std::vector<std::string> with(std::vector<std::string> args, const std::vector<std::string>& more) {
+std::vector<std::string> and_also(std::vector<std::string> args, const std::vector<std::string>& more) {
   args.insert(args.end(), more.begin(), more.end());
   return args;
 }
@@ -78,7 +78,7 @@ TEST(Planned, AUsersOwnStepsCalibrateEveryForecast) {
       "--cluster", "H100",     "--software",
       "llama3",    "--layout", "dp=8 zero=1 micro=1 global=64 seq=8192"};
   const json plain = planned(tmp.path(), simulate),
-             mine = planned(tmp.path(), with(simulate, {"--constants", own}));
+             mine = planned(tmp.path(), and_also(simulate, {"--constants", own}));
   EXPECT_NEAR(mine["step_s"].get<double>() / plain["step_s"].get<double>(), times, 0.01);
   EXPECT_NE(mine["priced"].get<std::string>().find("software llama3, site mine (the whole step x 1."),
             std::string::npos)
@@ -89,7 +89,7 @@ TEST(Planned, AUsersOwnStepsCalibrateEveryForecast) {
       "search", "--model",    "llama3-8B", "--cluster",      "H100", "--gpus",    "8",     "--seq",
       "8192",   "--software", "llama3",    "--global-batch", "64",   "--require", "zero=1"};
   const json all = planned(tmp.path(), search),
-             all_mine = planned(tmp.path(), with(search, {"--constants", own}));
+             all_mine = planned(tmp.path(), and_also(search, {"--constants", own}));
   // A site has what it exposes of gradients beside its pace, so that layouts move a little apart.
   const auto moved = [&](const json& to, const json& from) {
     EXPECT_GT(to.get<double>() / from.get<double>(), 1.05);
@@ -108,20 +108,20 @@ TEST(Planned, AUsersOwnStepsCalibrateEveryForecast) {
   const std::vector<std::string> sweep = {
       "search", "--sweep",   "gpus=8..16", "--model", "llama3-8B", "--seq",      "8192",  "--global-batch",
       "64",     "--cluster", "H100",       "--best",  "1",         "--software", "llama3"};
-  moved(planned(tmp.path(), with(sweep, {"--constants", own}))["sweep"][0]["step_s"],
+  moved(planned(tmp.path(), and_also(sweep, {"--constants", own}))["sweep"][0]["step_s"],
         planned(tmp.path(), sweep)["sweep"][0]["step_s"]);
 
   // A run priced op by op takes its whole step's factor, and says so; the roof stays.
   const std::vector<std::string> run = {"plan", tiny_run_file(tmp.path(), 3)};
   const json op = planned(tmp.path(), run)["candidates"][0],
-             op_mine = planned(tmp.path(), with(run, {"--constants", own}))["candidates"][0];
+             op_mine = planned(tmp.path(), and_also(run, {"--constants", own}))["candidates"][0];
   const double slower = op_mine["slowed"][0]["times"];
   EXPECT_GT(slower, 1.03);
   EXPECT_LT(slower, kSlower);
   EXPECT_NEAR(op_mine["step_s"].get<double>(), slower * op["step_s"].get<double>(), 1e-9);
   EXPECT_EQ(op_mine["roof_s"], op["roof_s"]);
   EXPECT_EQ(r.err.find("train.keep"), std::string::npos) << r.err;
-  r = trireme(tmp.path(), with(run, {"--constants", own, "--set", "train.keep=1000000"}));
+  r = trireme(tmp.path(), and_also(run, {"--constants", own, "--set", "train.keep=1000000"}));
   // More checkpoints than any disk of a test machine has room for.
   EXPECT_NE(r.err.find("train.keep = 1000000: 1000001 checkpoints of "), std::string::npos) << r.err;
   EXPECT_NE(r.err.find("the disk of train.dir = "), std::string::npos) << r.err;
@@ -133,10 +133,10 @@ TEST(Planned, AUsersOwnStepsCalibrateEveryForecast) {
     EXPECT_EQ(wrong.code, 2) << wrong.out;
     EXPECT_NE(wrong.err.find(what), std::string::npos) << wrong.err;
   };
-  refused(with(search, {"--constants", own, "--site", "nobodys"}), "--site: no \"nobodys\"");
-  refused(with(search, {"--constants", (source_dir() / "data/score_constants.json").string()}),
+  refused(and_also(search, {"--constants", own, "--site", "nobodys"}), "--site: no \"nobodys\"");
+  refused(and_also(search, {"--constants", (source_dir() / "data/score_constants.json").string()}),
           "differs from the shipped constants in its sites at most");
-  refused(with(run, {"--constants", own, "--axes"}), "--constants: it applies to the forecast of a step");
+  refused(and_also(run, {"--constants", own, "--axes"}), "--constants: it applies to the forecast of a step");
 }
 
 // A device by name has the memory of its file, and one that only a file describes is taken from it.
@@ -158,12 +158,12 @@ TEST(Planned, DevicesByNameAreThoseOfTheFiles) {
     EXPECT_EQ(fits(name), fits((source_dir() / "configs/cluster" / file).string() + ".toml")) << name;
   const std::vector<std::string> search = {"search", "--model", "llama3-8B",      "--gpus", "8",
                                            "--seq",  "4096",    "--global-batch", "64",     "--cluster"};
-  EXPECT_TRUE(planned(tmp.path(), with(search, {"MI300X"}))["best"].is_object());
-  Ran r = trireme(tmp.path(), with(search, {"TPU"}));
+  EXPECT_TRUE(planned(tmp.path(), and_also(search, {"MI300X"}))["best"].is_object());
+  Ran r = trireme(tmp.path(), and_also(search, {"TPU"}));
   EXPECT_EQ(r.code, 2);
   EXPECT_NE(r.err.find("configs/cluster/tpu-v5e.toml, configs/cluster/tpu-v5p.toml"), std::string::npos)
       << r.err;
-  r = trireme(tmp.path(), with(search, {"Z80"}));
+  r = trireme(tmp.path(), and_also(search, {"Z80"}));
   EXPECT_EQ(r.code, 2);
   EXPECT_NE(r.err.find("mi300x-8"), std::string::npos) << r.err;
 }
@@ -175,21 +175,21 @@ TEST(Planned, StragglersCostWhatSimulateSays) {
   const std::vector<std::string> two = {"--set", "layout.dp=3", "--set", "layout.zero=1"},
                                  slow = {"--slow", "1=1.5"};
   const auto step = [&](const char* verb, const std::vector<std::string>& more) {
-    const json j = planned(tmp.path(), with(with({verb, file}, two), more));
+    const json j = planned(tmp.path(), and_also(and_also({verb, file}, two), more));
     return std::string(verb) == "plan" ? j["candidates"][0]["step_s"].get<double>()
                                        : j["step_s"].get<double>();
   };
   const double simulated = step("simulate", slow) / step("simulate", {});
   EXPECT_GT(simulated, 1.2);
   EXPECT_NEAR(step("plan", slow) / step("plan", {}), simulated, 1e-6);
-  Ran r = trireme(tmp.path(), with(with({"plan", file}, two), slow));
+  Ran r = trireme(tmp.path(), and_also(and_also({"plan", file}, two), slow));
   EXPECT_NE(r.out.find(fmt::format("x {:.3f} by rank 1 computing 1.5 times as long", simulated)),
             std::string::npos)
       << r.out;
-  r = trireme(tmp.path(), with(with({"plan", file}, two), {"--slow", "3=1.5"}));
+  r = trireme(tmp.path(), and_also(and_also({"plan", file}, two), {"--slow", "3=1.5"}));
   EXPECT_EQ(r.code, 2);
   EXPECT_NE(r.err.find("--slow 3: ranks are 0 to 2"), std::string::npos) << r.err;
-  r = trireme(tmp.path(), with(with({"plan", file}, two), {"--explain", "--slow", "1=1.5"}));
+  r = trireme(tmp.path(), and_also(and_also({"plan", file}, two), {"--explain", "--slow", "1=1.5"}));
   EXPECT_NE(r.err.find("--slow: it applies to the forecast of a step"), std::string::npos) << r.err;
 }
 
@@ -342,10 +342,10 @@ TEST(Planned, ASearchedLayoutIsARunFile) {
   const json found = planned(tmp.path(), search);
   const std::string toml = found["best"]["toml"];
   EXPECT_EQ(found["best"]["layout"]["sequence"], found["best"]["layout"]["tp"] > 1);
-  const Ran all = trireme(tmp.path(), with(search, {"--all"}));
+  const Ran all = trireme(tmp.path(), and_also(search, {"--all"}));
   ASSERT_EQ(all.code, 0) << all.err;
   EXPECT_TRUE(all.out.ends_with("the best, as a run file has it:\n" + toml)) << all.out;
-  const Ran r = trireme(tmp.path(), with(search, {"--out", (tmp / "out.toml").string()}));
+  const Ran r = trireme(tmp.path(), and_also(search, {"--out", (tmp / "out.toml").string()}));
   EXPECT_EQ(read_text(tmp / "out.toml"), toml);
   EXPECT_LE(lines_of(r.out).size(), 25u) << r.out;
   put_file(tmp / "best.toml", toml);
@@ -377,7 +377,7 @@ TEST(Planned, ASearchedLayoutOfACpuTrains) {
   const Ran r = trireme(tmp.path(), search);
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_LE(lines_of(r.out).size(), 25u) << r.out;
-  const Ran wrong = trireme(tmp.path(), with(search, {"--price", "2"}));
+  const Ran wrong = trireme(tmp.path(), and_also(search, {"--price", "2"}));
   EXPECT_EQ(wrong.code, 2);
   EXPECT_NE(wrong.err.find("--price: a CPU's layouts are booked"), std::string::npos) << wrong.err;
 }
@@ -388,9 +388,9 @@ TEST(Planned, ASearchSaysWhatDecides) {
   std::string text = read_text(source_dir() / "configs/cluster/h100-sxm-8.toml");
   put_file(tmp / "site.toml", text + "power.pue = 1.5\nstorage.bandwidth = 2e9\nstorage.bytes = 1e12\n");
   const auto found = [&](const std::vector<std::string>& more) {
-    return with({"search", "--model", "llama3-8B", "--gpus", "8", "--global-batch", "8", "--seq", "4096",
-                 "--confirm", "0"},
-                more);
+    return and_also({"search", "--model", "llama3-8B", "--gpus", "8", "--global-batch", "8", "--seq", "4096",
+                     "--confirm", "0"},
+                    more);
   };
   const json best = planned(tmp.path(), found({"--cluster", (tmp / "site.toml").string()}))["best"];
   EXPECT_DOUBLE_EQ(best["watts"], 1.5 * (8 * 700 + 4600));
@@ -440,8 +440,8 @@ TEST(Planned, SettingsMayStandBeforeTheRunFile) {
   TempFolder tmp;
   const std::string file = tiny_run_file(tmp.path(), 3).string();
   const std::vector<std::string> sets = {"--set", "batch.micro=1", "--set", "layout.zero=1"};
-  const json behind = planned(tmp.path(), with({"plan", file}, sets));
-  EXPECT_EQ(planned(tmp.path(), with(with({"plan"}, sets), {file}))["candidates"][0]["memory"],
+  const json behind = planned(tmp.path(), and_also({"plan", file}, sets));
+  EXPECT_EQ(planned(tmp.path(), and_also(and_also({"plan"}, sets), {file}))["candidates"][0]["memory"],
             behind["candidates"][0]["memory"]);
 }
 

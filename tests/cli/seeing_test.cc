@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::json;
 
-json json_of(const Ran& r) {
+json json_said(const Ran& r) {
   EXPECT_EQ(r.code, 0) << r.err;
   json j = json::parse(r.out, nullptr, false);
   EXPECT_TRUE(j.is_object()) << r.out;
@@ -31,7 +31,7 @@ json json_of(const Ran& r) {
 }
 
 json inspected(const fs::path& home, const fs::path& what) {
-  return json_of(trireme(home, {"inspect", what.string(), "--json"}));
+  return json_said(trireme(home, {"inspect", what.string(), "--json"}));
 }
 
 // By op: calls, FLOPs, bytes read, bytes written.
@@ -116,7 +116,7 @@ void expect_pages(const fs::path& home, const fs::path& run) {
   EXPECT_NE(r.err.find(page.string()), std::string::npos) << r.err;
   EXPECT_NE(read_text(page).find("application/json"), std::string::npos);
   r = trireme(home, {"report", run.string(), "--json"});
-  EXPECT_EQ(json_of(r)["kind"], "run");
+  EXPECT_EQ(json_said(r)["kind"], "run");
   write_text_atomic(saved, r.out);
   EXPECT_EQ(trireme(home, {"report", saved.string(), "--out", elsewhere.string()}).code, 0);
   EXPECT_GT(fs::file_size(elsewhere), 100'000u);
@@ -157,7 +157,7 @@ TEST(Seeing, ATraceOfChosenStepsAddsUp) {
   Ran r = trireme(tmp.path(), {"train", file.string(), "--trace-steps", "2,4-9"});
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_NE(r.err.find("traced 3 steps into"), std::string::npos) << r.err;
-  json plan = json_of(trireme(tmp.path(), {"plan", file.string(), "--json"}))["best"];
+  json plan = json_said(trireme(tmp.path(), {"plan", file.string(), "--json"}))["best"];
   TraceSums sums = sums_of(json::parse(read_text(tmp / "run/trace.json")));
   OpSums want;
   for (const json& o : plan["ops"])
@@ -175,7 +175,7 @@ TEST(Seeing, ATraceOfChosenStepsAddsUp) {
       trireme(tmp.path(), {"inspect", (tmp / "run/trace.json").string()}).out.find("matmul in blocks.*.mlp"),
       std::string::npos);
   // The report of the same run.
-  const json report = json_of(trireme(tmp.path(), {"report", (tmp / "run").string(), "--json"}));
+  const json report = json_said(trireme(tmp.path(), {"report", (tmp / "run").string(), "--json"}));
   EXPECT_EQ(report["kind"], "run");
   EXPECT_EQ(report["state"], "finished");
   EXPECT_EQ(report["comb"]["steps"], json({2, 4, 5}));
@@ -194,7 +194,7 @@ TEST(Seeing, ATraceOfChosenStepsAddsUp) {
   EXPECT_EQ(two.code, 0) << two.err;
   EXPECT_NE(two.out.find("state shelf"), std::string::npos);
   const Ran planned = trireme(tmp.path(), {"report", (tmp / "run").string(), "--cluster", "H100", "--json"});
-  EXPECT_EQ(json_of(planned)["runs"].size(), 2u);
+  EXPECT_EQ(json_said(planned)["runs"].size(), 2u);
   const Ran unknown = trireme(tmp.path(), {"report", (tmp / "run").string(), "--cluster", "H1000"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("H1000"), std::string::npos) << unknown.err;
@@ -295,7 +295,7 @@ TEST(Seeing, InspectKnowsWhatARunLeaves) {
                                       "--set",   "layout.zero=3", "--set",     "batch.micro=1"};
   EXPECT_NE(trireme(tmp.path(), program).out.find("arrive blocks.0 after"), std::string::npos);
   program.push_back("--json");
-  const json ranks = json_of(trireme(tmp.path(), program))["ranks"];
+  const json ranks = json_said(trireme(tmp.path(), program))["ranks"];
   ASSERT_EQ(ranks.size(), 1u);
   std::map<std::string, int> ops;
   for (const json& op : ranks[0]["operations"]) ops[op["kind"]]++;
@@ -341,7 +341,7 @@ TEST(Seeing, PeaksAreKeptAsTheMachineWas) {
   TempFolder tmp;
   fs::path file = tiny_run_file(tmp.path(), 3);
   Ran r = trireme(tmp.path(), {"plan", file.string(), "--set", "cluster.file=\"\"", "--json"});
-  EXPECT_GT(json_of(r)["best"]["step_s"].get<double>(), 0);
+  EXPECT_GT(json_said(r)["best"]["step_s"].get<double>(), 0);
   const bool kept = fs::exists(tmp / "cache/trireme/this-machine.toml");
   EXPECT_EQ(r.err.find("is kept for an hour") == std::string::npos, kept) << r.err;
   EXPECT_NE(fs::exists(tmp / "cache/trireme/this-machine-busy.toml"), kept) << r.err;
@@ -387,7 +387,7 @@ TEST(Seeing, AMeasurementOfOtherThreadsStays) {
 
 TEST(Seeing, TheDoctorFindsNothingBadHere) {
   TempFolder tmp;
-  json d = json_of(trireme(tmp.path(), {"doctor", "--json", "--dir", tmp.path().string()}));
+  json d = json_said(trireme(tmp.path(), {"doctor", "--json", "--dir", tmp.path().string()}));
   EXPECT_EQ(d["usable"], true);
   std::set<std::string> topics;
   for (const json& f : d["findings"]) {
@@ -413,7 +413,7 @@ TEST(Seeing, TheDoctorFindsNothingBadHere) {
 TEST(Seeing, ATeamMayBeLetHaveFewerThreadsThanCores) {
   TempFolder tmp;
   const Ran r = run({"/usr/bin/env", "OMP_THREAD_LIMIT=1", program(), "doctor", "--json"}, tmp.path());
-  const json d = json_of(r);
+  const json d = json_said(r);
   std::map<std::string, std::string> texts;
   for (const json& f : d["findings"]) texts[f["topic"]] = f["text"];
   if (texts.at("cores").find(" 1 of ") == std::string::npos) {
@@ -421,7 +421,7 @@ TEST(Seeing, ATeamMayBeLetHaveFewerThreadsThanCores) {
   }
   const Ran without =
       run({"/usr/bin/env", "-u", "OMP_THREAD_LIMIT", program(), "doctor", "--json"}, tmp.path());
-  EXPECT_FALSE(json_of(without).dump().find("OMP_THREAD_LIMIT") != std::string::npos);
+  EXPECT_FALSE(json_said(without).dump().find("OMP_THREAD_LIMIT") != std::string::npos);
 }
 
 // What bash offers for the last of some words.
