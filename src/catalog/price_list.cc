@@ -29,6 +29,8 @@ PriceList parse_prices(std::string_view toml, std::string_view file) {
       reader.problem(fmt::format("price[{}].per_hour", i + 1), "expected a device and a price above 0");
   reader.report_unknown();
   reader.raise();
+  if (list.rows.empty())
+    bad_request("--prices {}: no [[price]] in it; expected the form of data/prices.toml", file);
   return list;
 }
 

@@ -67,6 +67,7 @@ void search_cpu(const CLI::App& verb, const SearchOptions& o, const PlanSubject&
     else
       wish.require.push_back(parse_requirement(text));
   }
+  refuse_contradiction(wish.require);
   give_options(request, o, subject);
   RunSpec run = request.as_asked();
   if (wish.ranks == 0) wish.ranks = run.world();

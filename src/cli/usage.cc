@@ -64,6 +64,10 @@ std::string too_much(const CLI::App& app, const CLI::App& verb) {
     return fmt::format("'{}' is one argument too many", rest.empty() ? "" : rest.front());
   std::string given = option->substr(0, option->find('=')), near = suggest(given, options_of(verb));
   if (option_named(verb, given)) return fmt::format("{} comes after the verb", given);
+  if (given == "--layout" && option_named(verb, "--require"))
+    return "there is no option --layout; a layout's keys are conditions: --require tp=8 --require pp=4";
+  if (given == "--layout" && option_named(verb, "--set"))
+    return "there is no option --layout; a layout's keys are those of the run file: --set layout.tp=8";
   return fmt::format("there is no option {}{}", given,
                      near.empty() ? "; options are " + fmt::format("{}", fmt::join(options_of(verb), ", "))
                                   : fmt::format(", did you mean {}?", near));

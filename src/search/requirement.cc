@@ -168,17 +168,47 @@ Requirement parse_requirement(std::string_view text, std::string source) {
 
 bool Requirement::allows(const SearchLayout& l) const {
   if (!only_if.empty() && !only_if[0].allows(l)) return true;
-  const KeyRow& row = *row_of(key);
+  return allows_value(value_of(key, l));
+}
+
+bool Requirement::allows_value(const std::string& value) const {
   if (is == Is::one_of || is == Is::none_of) {
-    const bool in = std::find(values.begin(), values.end(), value_of(key, l)) != values.end();
+    const bool in = std::find(values.begin(), values.end(), value) != values.end();
     return in == (is == Is::one_of);
   }
   int64_t bound = 0;
+  int64_t n = 0;
   is_number(values[0], bound);
-  const int64_t n = row.number(l);
+  is_number(value, n);
   if (is == Is::less) return n < bound;
   if (is == Is::at_most) return n <= bound;
   return is == Is::more ? n > bound : n >= bound;
+}
+
+void refuse_contradiction(const std::vector<Requirement>& all) {
+  const auto agree = [](const Requirement& a, const Requirement& b) {
+    // A value that both allow is among their own, or next to a bound.
+    for (const Requirement* r : {&a, &b})
+      for (const std::string& value : r->values) {
+        std::vector<std::string> tried = {value};
+        if (int64_t n = 0; is_number(value, n)) {
+          tried.push_back(std::to_string(n + 1));
+          if (n > 0) tried.push_back(std::to_string(n - 1));
+        }
+        for (const std::string& v : tried)
+          if (a.allows_value(v) && b.allows_value(v)) return true;
+      }
+    return a.is == Requirement::Is::none_of && b.is == Requirement::Is::none_of;
+  };
+  for (size_t i = 0; i < all.size(); i++)
+    for (size_t j = 0; j < i; j++) {
+      const Requirement& a = all[j];
+      const Requirement& b = all[i];
+      if (a.key != b.key || a.source != b.source || !a.only_if.empty() || !b.only_if.empty()) continue;
+      if (!agree(a, b))
+        bad_request("{0} {1} and {2} {3}: no layout has both; give one of the two", a.source, a.text,
+                    b.source, b.text);
+    }
 }
 
 bool meets(const std::vector<Requirement>& all, RequirementLevel level, const SearchLayout& l,
@@ -201,7 +231,7 @@ std::string unmet_text(const std::vector<Requirement>& all, const RejectedValues
   const Requirement& r = all[at];
   std::string others;
   for (size_t i = 0; i < all.size(); i++)
-    if (i != at && all[i].source != r.source) others = all[i].source;
+    if (i != at && all[i].source != r.source && all[i].source != "--require") others = all[i].source;
   for (size_t i = 0; i < all.size(); i++)
     if (i != at && all[i].source == "--require" && all[i].level <= r.level)
       others += (others.empty() ? "" : ", ") + all[i].text;

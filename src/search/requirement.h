@@ -26,10 +26,13 @@ struct Requirement {
   RequirementLevel level = RequirementLevel::division;
 
   bool allows(const SearchLayout&) const;
+  bool allows_value(const std::string&) const;  // the key's; only_if is not read
 };
 
 // Throws bad_request: an unknown key or value; the message names the allowed ones.
 Requirement parse_requirement(std::string_view text, std::string source = "--require");
+// Throws bad_request: no value of a key is allowed by two of these conditions of one option.
+void refuse_contradiction(const std::vector<Requirement>&);
 // The keys that parse_requirement() knows.
 std::vector<std::string> requirement_keys();
 // The layout's value of a key: "8", "1f1b".

@@ -192,9 +192,8 @@ std::set<std::string> derived_keys() {
 
 namespace {
 
-RunSpec parse(std::string_view toml, std::string_view file, std::span<const std::string> sets,
+RunSpec parse(std::vector<TomlEntry> entries, std::string_view file, std::span<const std::string> sets,
               const Wanted& options) {
-  std::vector<TomlEntry> entries = parse_toml(toml, file);
   if (kind_of_spec(entries) == SpecKind::cluster)
     bad_request(
         "{} is a cluster file, which describes machines; right is a run file (`trireme config` prints one), "
@@ -225,14 +224,18 @@ RunSpec load(const fs::path& path, std::span<const std::string> sets, const Want
       if (fs::is_regular_file(path / name, ec)) inside = ", such as " + (path / name).string();
     bad_request("{} is a folder; right is a run file{}", path.string(), inside);
   }
-  return parse(read_small(path, kMostTomlBytes), path.string(), sets, options);
+  const std::string file = path.string();
+  std::vector<TomlEntry> entries = parse_toml(read_small(path, kMostTomlBytes), file);
+  if (entries.empty())
+    bad_request("{}: the file has no keys; expected a run file, such as `trireme config` prints", file);
+  return parse(std::move(entries), file, sets, options);
 }
 
 }  // namespace
 
 RunSpec parse_run(std::string_view toml, std::string_view file, std::span<const std::string> sets,
                   const LoadOptions& options) {
-  return parse(toml, file, sets, {options});
+  return parse(parse_toml(toml, file), file, sets, {options});
 }
 RunSpec load_run(const fs::path& path, std::span<const std::string> sets, const LoadOptions& options) {
   return load(path, sets, {options});
