@@ -16,7 +16,7 @@ void reject_unread(const CLI::App& verb, const RunRequest& request, bool rooflin
   refuse_sets_without_run(request);
   if (roofline) refuse_given(verb, kOfWalls, "--roofline does not read it; leave it out");
   if (!roofline) refuse_given(verb, kOfRoofline, "only --roofline reads it");
-  if (roofline) refuse_size_of_shape(verb);
+  refuse_size_of_shape(verb);
   if (!request.file.empty())
     refuse_given(verb, kInPlaceOfRun, "the run file has its own; --set changes its keys");
 }

@@ -1,11 +1,45 @@
 #include "cli/estimate_roofline.h"
 
+#include "base/units.h"
+#include "cost/flops.h"
+#include "cost/memory.h"
 #include "estimate/roofline.h"
+#include "forecast/scaled_run.h"
+#include "runtime/composed_booking.h"
+#include "spec/run_schedule.h"
 
 namespace trireme::cli {
 namespace {
 
 constexpr int64_t kUsualSeq = 4096;
+
+// Why a run on GPUs does not fit; "" = it does, or that is not known.
+std::string too_large(PlannedRun p, bool by_name) {
+  RunBytes b;
+  if (by_name) {
+    const std::optional<RunBytes> priced = searched_bytes(p.run, p.device);
+    if (!priced) return "";
+    b = *priced;
+  } else if (p.run.train.device == "cuda" && p.cluster.memory_bytes > 0) {
+    settle(p);
+    for (const StageArena& s : largest_arenas(p.run, schedule_of(p.run), rank_threads_of(p.run), p.cluster))
+      b.bytes = std::max(b.bytes, double(s.bytes));
+    b.fits = b.bytes <= double(p.cluster.memory_bytes);
+    b.bytes += beside_bytes(p.run);
+  }
+  if (b.fits) return "";
+  return fmt::format("the run takes {} of {}; trireme plan names changes that fit", bytes_text(b.bytes),
+                     capacity_text(p.device.figures.memory));
+}
+
+// The least that a model's state takes of each device, divided over all of them.
+std::string too_large(const ModelSpec& m, int64_t gpus, double memory) {
+  const auto per = double(total(state_bytes_per_parameter("bf16", "bf16")));
+  const double each = per * double(parameters(m)) / double(gpus);
+  if (memory <= 0 || each <= memory) return "";
+  return fmt::format("weights, gradients and optimizer over {} device{} are {} each, and one has {}", gpus,
+                     gpus == 1 ? "" : "s", bytes_text(each), capacity_text(memory));
+}
 
 RooflineCase roofline_case(const PlanSubject& subject, const WallsRequest& layout,
                            const RunRequest& request) {
@@ -19,6 +53,7 @@ RooflineCase roofline_case(const PlanSubject& subject, const WallsRequest& layou
     c.seq = run.data.seq_len, c.micro = run.batch.micro, c.microbatches = run.microbatches();
     c.tp = run.layout.tp, c.gpus = run.world();
     device = planned.device;
+    c.too_large = too_large(planned, is_device_name(subject.cluster));
   } else {
     const SubjectModel m = model_of(subject);
     if (!m.shape)
@@ -29,6 +64,7 @@ RooflineCase roofline_case(const PlanSubject& subject, const WallsRequest& layou
     c.microbatches = std::max<int64_t>(1, layout.microbatches), c.tp = layout.tp;
     c.gpus = subject.gpus > 0 ? subject.gpus : c.tp;
     device = device_of(subject.cluster, c.gpus);
+    c.too_large = too_large(c.model, c.gpus, device.figures.memory);
   }
   if (device.name.empty())
     bad_request("--roofline: on which device? --cluster FILE, or by name: --cluster H100");

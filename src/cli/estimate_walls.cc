@@ -39,9 +39,13 @@ StepForecast replayed_form_of(const PlannedRun& p) {
 
 // As kernels were measured; else of GPUs in closed form; else, and where that form does not know the run, at
 // the roof.
-StepForecast forecast_of(PlannedRun& p) {
+StepForecast forecast_of(PlannedRun& p, RunBytes& total) {
   settle(p);
   const Forecast f = forecast(p.run, schedule_of(p.run), p.cluster, rank_threads_of(p.run));
+  total = {.bytes = double(f.device_bytes()) + beside_bytes(p.run),
+           .fits = f.fits,
+           .source = "as in plan",
+           .sharing = f.ranks_on_device};
   if (f.step_s == 0) return {};
   if (!f.expected && p.run.train.device == "cuda") {
     try {
@@ -60,6 +64,14 @@ StepForecast forecast_of(PlannedRun& p) {
                                   : "at the roof, trireme plan"};
 }
 
+// Settings of the run that total bytes in closed form do not count.
+std::string not_counted(const LayoutSpec& l) {
+  std::string s;
+  if (l.recompute == "selective") s += ", selective recompute";
+  if (l.offload != "none") s += ", offload";
+  return s;
+}
+
 // The run's own model and layout, on --cluster or its own machine. MFU: on meta, or of a device by name,
 // which nothing can be booked for, in closed form.
 void from_run(const RunRequest& request, const WallsRequest& q, const std::string& cluster, WallsCase& c,
@@ -67,13 +79,17 @@ void from_run(const RunRequest& request, const WallsRequest& q, const std::strin
   PlannedRun planned = planned_run(request, cluster);
   if (!planned.note.empty() && !request.json) print_text("{}\n\n", planned.note);
   device = planned.device;
+  refuse_adapters(planned.run, "estimate");
   if (!is_device_name(cluster)) {
-    c.forecast = forecast_of(planned);
-  } else if (q.mfu == 0) {
-    c.forecast = replayed_form_of(planned);
+    c.forecast = forecast_of(planned, c.total.emplace());
+  } else {
+    if (q.mfu == 0) c.forecast = replayed_form_of(planned);
+    c.total = searched_bytes(planned.run, planned.device);
   }
   const RunSpec& run = planned.run;
-  refuse_adapters(run, "estimate");
+  c.of_run = true;
+  c.left_out = not_counted(run.layout);
+  c.saved_bytes = double(checkpoint_bytes(run));
   c.name = run.model.arch, c.model = run.model;
   c.parameters = double(parameters(run.model));
   c.per = state_bytes_per_parameter(run.precision.compute, run.precision.grads, run.precision.moments);
@@ -103,6 +119,30 @@ void forecast_by_closed_form(WallsCase& c) {
   c.forecast = closed_form_step(step, c.device, c.figures);
 }
 
+// Options of experts and of chunks that this model or this pipeline has no use for.
+void refuse_without_use(const WallsRequest& q, const WallsCase& c, bool gpus_given) {
+  const int64_t experts = c.model ? c.model->experts : 0;
+  for (const auto& [name, n] : {std::pair{"--ep", q.ep}, {"--top-k", q.top_k}}) {
+    if (n <= 1 || experts > 0) continue;
+    if (!c.model)
+      bad_request("{} = {}: the experts are not known; name the model (--model mixtral-8x7B)", name, n);
+    bad_request("{} = {}: {} has no experts; leave it out", name, n, c.name);
+  }
+  if (experts > 0 && q.top_k > experts)
+    bad_request("--top-k = {}: {} has {} experts; expected 1 to {}", q.top_k, c.name, experts, experts);
+  if (experts > 0 && experts % q.ep != 0)
+    bad_request("--ep = {}: must divide the {} experts of {}", q.ep, experts, c.name);
+  if (gpus_given && int64_t(c.replicas()) % q.ep != 0)
+    bad_request("--ep = {}: must divide the {} replicas (--gpus {} / (--tp {} x --pp {}))", q.ep,
+                int64_t(c.replicas()), c.gpus, c.tp, c.pp);
+  if (q.chunks > 1 && q.pp == 1)
+    bad_request("--chunks = {}: a pipeline's ranks have chunks; give --pp 2 or more, or leave it out",
+                q.chunks);
+  if (c.model && q.pp * q.chunks > c.model->layers)
+    bad_request("--chunks = {}: with --pp {} that is {} stages, and {} has {} layers", q.chunks, q.pp,
+                q.pp * q.chunks, c.name, c.model->layers);
+}
+
 void refuse_contradictions(const WallsCase& c) {
   if (c.gpus % (c.tp * c.pp) != 0)
     bad_request("--gpus: {} is no multiple of --tp {} x --pp {}", c.gpus, c.tp, c.pp);
@@ -111,6 +151,19 @@ void refuse_contradictions(const WallsCase& c) {
 }
 
 }  // namespace
+
+std::optional<RunBytes> searched_bytes(const RunSpec& run, SubjectDevice device) {
+  try {
+    complete_figures(device, run.world(), "--cluster");
+    const std::optional<SearchLayout> l = layout_of(run);
+    if (!l) return std::nullopt;
+    const double bytes = price_layout(layout_case_of(run, device), *l).memory.total;
+    return RunBytes{.bytes = bytes, .fits = bytes <= device.figures.memory, .source = "as search prices it"};
+  } catch (const Error& e) {
+    if (e.fault != Fault::request) throw;
+    return std::nullopt;
+  }
+}
 
 void WallsRequest::add_to(CLI::App& verb) {
   constexpr double kMost = 1e21, kMostDegree = 1e9;
@@ -175,7 +228,13 @@ void estimate_walls(const WallsRequest& q, const PlanSubject& subject, const Run
   c.price = q.price > 0 ? q.price : listed.per_hour > 0 ? listed.per_hour : device.price_per_hour;
   c.watts = run_watts(device.site, c.gpus);
   c.write_bandwidth = checkpoint_case(device.site, 0, c.gpus, 0).write_bandwidth;
+  if (c.of_run && q.save_s == 0) {
+    CheckpointCase saves = checkpoint_case(device.site, c.saved_bytes, c.gpus, c.forecast.step_s);
+    if (c.mtbf_hours > 0) saves.mtbf_s = c.mtbf_hours * 3600 / double(c.gpus);
+    c.saves = checkpoint_plan(saves);
+  }
   refuse_contradictions(c);
+  if (request.file.empty()) refuse_without_use(q, c, subject.gpus > 0);
   if (c.mfu == 0 && c.forecast.step_s == 0) forecast_by_closed_form(c);
   if (walls_of(c).empty())
     bad_request(

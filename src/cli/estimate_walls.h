@@ -1,6 +1,9 @@
 // trireme estimate: memory, time and money of a run in closed form, with the arithmetic.
 #pragma once
+#include <optional>
+
 #include "cli/plan_subject.h"
+#include "estimate/walls.h"
 
 namespace trireme::cli {
 
@@ -14,6 +17,9 @@ struct WallsRequest {
   bool recompute = false;
   void add_to(CLI::App& verb);
 };
+// The bytes of a run on a device by name, as the search prices them. Nothing: it does not know the run, or
+// the device lacks a figure.
+std::optional<RunBytes> searched_bytes(const RunSpec&, SubjectDevice);
 void estimate_walls(const WallsRequest&, const PlanSubject&, const RunRequest&);
 
 }  // namespace trireme::cli

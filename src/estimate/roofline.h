@@ -15,6 +15,7 @@ struct RooflineCase {
   int64_t seq = 4096, micro = 1, microbatches = 1;  // training
   int64_t context = 4096, batch = 1;                // prompts and texts
   int64_t tp = 1, gpus = 1;
+  std::string too_large;  // why the run does not fit into memory; "" = it does, or that is not known
 };
 
 // A point: FLOPs over bytes of one resource, under the lower of the peak and the resource's slope.

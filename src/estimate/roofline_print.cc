@@ -84,6 +84,7 @@ std::string roofline_text(const RooflineCase& c, const Roofline& r) {
   std::string s =
       fmt::format("{} on {}: {} dense, {} of memory ({})\n", c.name, c.device,
                   decimal(c.figures.bf16, "FLOP/s"), decimal(c.figures.bandwidth, "B/s"), c.device_source);
+  if (!c.too_large.empty()) s += "training DOES NOT FIT: " + c.too_large + "\n";
   s += fmt::format("ridge at {:.4g} FLOPs a byte of memory", r.ridge);
   if (r.near_ridge > 0)
     s += fmt::format(", {:.4g} a byte to near devices ({})", r.near_ridge, decimal(c.figures.bus, "B/s"));
@@ -112,6 +113,7 @@ std::string roofline_text(const RooflineCase& c, const Roofline& r) {
 std::string roofline_json(const RooflineCase& c, const Roofline& r) {
   nlohmann::ordered_json j;
   j["model"] = c.name, j["device"] = c.device;
+  if (!c.too_large.empty()) j["too_large"] = c.too_large;
   j["flops_per_s"] = c.figures.bf16, j["bytes_per_s"] = c.figures.bandwidth;
   j["ridge"] = r.ridge, j["near_ridge"] = r.near_ridge, j["far_ridge"] = r.far_ridge;
   j["rows_at_ridge"] = r.rows_at_ridge;

@@ -56,8 +56,9 @@ Worked state_line(const WallsCase& c, Bucket b, const char* key, const char* wha
           .numbers = fmt::format("{} x {}", per, plain_number(c.parameters))};
 }
 
-// Bytes of a checkpoint: all but gradients.
+// Bytes of a checkpoint: the run's; else all but gradients.
 double checkpoint_bytes_of(const WallsCase& c) {
+  if (c.saved_bytes > 0) return c.saved_bytes;
   return (of_bucket(c.per, Bucket::weights) + of_bucket(c.per, Bucket::optimizer)) * c.parameters;
 }
 
@@ -126,8 +127,26 @@ double mean_layer_bytes(const WallsCase& c, AttentionKind attention) {
          (with < 1 ? (1 - with) * layer_activations(step, false) : 0);
 }
 
+// The bytes that `trireme plan` or `trireme search` prints.
+Worked total_of_run(const WallsCase& c) {
+  const RunBytes& t = *c.total;
+  Worked w{.key = "total",
+           .what = "one device in total, " + t.source,
+           .value = t.bytes,
+           .unit = "bytes",
+           .text = bytes_text(t.bytes)};
+  if (c.figures.memory > 0) {
+    w.text += fmt::format(" of {}", capacity_text(c.figures.memory));
+    if (t.sharing > 1) w.text += fmt::format(" that {} ranks share", t.sharing);
+    if (!t.fits) w.text += ": DOES NOT FIT";
+  }
+  w.formula = "the bytes of the run's own layout, its recompute and offload";
+  return w;
+}
+
 // State and activations of a device: of the first stage, 1F1B has min(p, m) microbatches in flight.
 Worked total_line(const WallsCase& c) {
+  if (c.total) return total_of_run(c);
   const double state = zero_state_bytes(c.parameters / double(c.tp * c.pp), c.zero, c.replicas(), c.per);
   const double layer = c.recompute ? 2.0 * double(c.seq) * double(c.micro) * double(c.model->hidden)
                                    : mean_layer_bytes(c, AttentionKind::flash);
@@ -135,7 +154,7 @@ Worked total_line(const WallsCase& c) {
   const double layers = double(c.model->layers) / double(c.pp);
   const double bytes = state + flight * layers * layer;
   Worked w{.key = "total",
-           .what = "one device in total, without logits",
+           .what = "one device in total, without logits" + c.left_out,
            .value = bytes,
            .unit = "bytes",
            .text = decimal(bytes, "B")};
@@ -226,14 +245,14 @@ WorkedSection memory_wall(const WallsCase& c) {
   }
   if (c.replicas() > 1) add_zero(c, l);
   if (c.model && c.seq > 0) add_activations(c, l), l.push_back(total_line(c));
-  const double saved = of_bucket(c.per, Bucket::weights) + of_bucket(c.per, Bucket::optimizer);
+  const double saved = checkpoint_bytes_of(c) / c.parameters;
   l.push_back({"checkpoint",
-               "a checkpoint (all but gradients)",
+               c.of_run ? "a checkpoint (f32 weights and moments)" : "a checkpoint (all but gradients)",
                checkpoint_bytes_of(c),
                "bytes",
                decimal(checkpoint_bytes_of(c), "B"),
-               fmt::format("{} B x P", saved),
-               fmt::format("{} x {}", saved, plain_number(c.parameters)),
+               fmt::format("{:.4g} B x P", saved),
+               fmt::format("{:.4g} x {}", saved, plain_number(c.parameters)),
                {}});
   return s;
 }
@@ -263,8 +282,16 @@ Worked time_line(const char* key, std::string what, double seconds, std::string 
   return {key, std::move(what), seconds, "s", long_time(seconds), std::move(formula), std::move(numbers), {}};
 }
 
+// 6 N D, or the exact number of a run file's run, which `plan` counts too.
+double training_flops(const WallsCase& c) {
+  return c.of_run ? train_flops_per_token(*c.model, c.seq) * c.tokens : six_n_d(c.active, c.tokens);
+}
+std::string flops_symbol(const WallsCase& c) {
+  return c.of_run ? "FLOPs" : "6 N D";
+}
+
 void add_flops(const WallsCase& c, std::vector<Worked>& l) {
-  const double flops = six_n_d(c.active, c.tokens);
+  const double flops = training_flops(c);
   const std::string numbers = fmt::format("6 x {} x {}", plain_number(c.active), plain_number(c.tokens));
   l.push_back({"tokens",
                "tokens",
@@ -283,15 +310,27 @@ void add_flops(const WallsCase& c, std::vector<Worked>& l) {
        "D / N",
        fmt::format("{} / {}", plain_number(c.tokens), plain_number(c.active)),
        {}});
-  l.push_back({"flops", "FLOPs", flops, "FLOPs", fmt::format("{:.3g}", flops), "6 N D", numbers, {}});
-  if (c.model && c.seq > 0) {
-    const double token = train_flops_per_token(*c.model, c.seq), exact = token * c.tokens;
+  const double token = c.model && c.seq > 0 ? train_flops_per_token(*c.model, c.seq) : 0;
+  const char* exactly = "3 x forward of a token x D: all products, causal attention at half, logits";
+  if (c.of_run)
+    l.push_back({"flops_exact",
+                 "FLOPs, attention and logits included",
+                 flops,
+                 "FLOPs",
+                 fmt::format("{:.3g}, {:.3f} x 6 N D", flops, flops / six_n_d(c.active, c.tokens)),
+                 exactly,
+                 fmt::format("{} x {}", plain_number(token), plain_number(c.tokens)),
+                 {}});
+  else
+    l.push_back({"flops", "FLOPs", flops, "FLOPs", fmt::format("{:.3g}", flops), "6 N D", numbers, {}});
+  if (token > 0 && !c.of_run) {
+    const double exact = token * c.tokens;
     l.push_back({"flops_exact",
                  fmt::format("FLOPs, exact, sequences of {}", c.seq),
                  exact,
                  "FLOPs",
                  fmt::format("{:.4g}, {:.3f} x 6 N D", exact, exact / flops),
-                 "3 x forward of a token x D: all products, causal attention at half, logits",
+                 exactly,
                  fmt::format("{} x {}", plain_number(token), plain_number(c.tokens)),
                  {}});
   }
@@ -301,32 +340,33 @@ void add_flops(const WallsCase& c, std::vector<Worked>& l) {
                flops * full,
                "FLOPs",
                fmt::format("{:.3g}, {} more", flops * full, percent_of(full - 1)),
-               "(3 + 1) / 3 x 6 N D",
+               "(3 + 1) / 3 x " + flops_symbol(c),
                fmt::format("4 / 3 x {:.4g}", flops),
                {}});
 }
 
 void add_seconds(const WallsCase& c, std::vector<Worked>& l) {
-  const double flops = six_n_d(c.active, c.tokens), peak = c.figures.bf16;
+  const double flops = training_flops(c), peak = c.figures.bf16;
+  const std::string symbol = flops_symbol(c);
   const auto numbers = [&](double n, double mfu) {
     return fmt::format("{} / ({} x {} x {})", plain_number(flops), n, plain_number(peak), plain_number(mfu));
   };
   l.push_back(time_line("one_device_at_peak_s", "one device at its peak", training_seconds(flops, 1, peak, 1),
-                        "6 N D / peak", fmt::format("{} / {}", plain_number(flops), plain_number(peak))));
+                        symbol + " / peak", fmt::format("{} / {}", plain_number(flops), plain_number(peak))));
   if (c.mfu > 0) {
     l.push_back(time_line("one_device_s", "one device at " + percent_of(c.mfu),
-                          training_seconds(flops, 1, peak, c.mfu), "6 N D / (n peak MFU)",
+                          training_seconds(flops, 1, peak, c.mfu), symbol + " / (n peak MFU)",
                           numbers(1, c.mfu)));
     if (c.gpus > 1)
       l.push_back(time_line("seconds", devices_text(c.gpus) + " at " + percent_of(c.mfu),
-                            training_seconds(flops, double(c.gpus), peak, c.mfu), "6 N D / (n peak MFU)",
+                            training_seconds(flops, double(c.gpus), peak, c.mfu), symbol + " / (n peak MFU)",
                             numbers(double(c.gpus), c.mfu)));
   }
 }
 
 double run_seconds(const WallsCase& c) {
   if (c.mfu > 0 && c.figures.bf16 > 0 && c.tokens > 0)
-    return training_seconds(six_n_d(c.active, c.tokens), double(c.gpus), c.figures.bf16, c.mfu);
+    return training_seconds(training_flops(c), double(c.gpus), c.figures.bf16, c.mfu);
   if (c.forecast.step_s > 0 && c.tokens > 0) return c.tokens / c.forecast.tokens * c.forecast.step_s;
   return 0;
 }
@@ -338,6 +378,19 @@ double write_seconds(const WallsCase& c) {
 
 // The interval that loses least to saves and to failures together.
 void add_saves(const WallsCase& c, double between_s, std::vector<Worked>& l) {
+  if (c.saves) {
+    const CheckpointPlan& p = *c.saves;
+    l.push_back({"save_every_s",
+                 "least is lost with a save every",
+                 p.interval_s,
+                 "s",
+                 fmt::format("{}: {} of the time, for saves of {} and work that is repeated",
+                             human_seconds(p.interval_s), percent_of(p.lost), seconds_text(p.stall_s)),
+                 "as trireme plan: whole steps, restarts included",
+                 fmt::format("C = {:.4g} s, M = {:.4g} s (Daly 2006)", p.stall_s, between_s),
+                 {{"stall_s", p.stall_s}, {"lost_share", p.lost}}});
+    return;
+  }
   const double stall_s = c.save_s > 0 ? c.save_s : save_stall_s(c.parameters, c.gpus);
   // A failure goes back to the last save that is written.
   const double write_s = write_seconds(c);

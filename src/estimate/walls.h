@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cost/checkpoint_plan.h"
 #include "cost/memory.h"
 #include "cost/step_time.h"
 
@@ -27,6 +28,14 @@ struct WorkedSection {
 struct StepForecast {
   double step_s = 0, mfu = 0, tokens = 0;  // of a step; MFU counts exact FLOPs
   std::string source;                      // what forecast it
+};
+
+// Bytes of a run file's run on one device.
+struct RunBytes {
+  double bytes = 0;
+  bool fits = true;
+  std::string source;   // "as in plan"
+  int64_t sharing = 1;  // ranks that share the device's memory
 };
 
 // Zero and empty where not known: what would need it is left out.
@@ -53,6 +62,13 @@ struct WallsCase {
   double price = 0, budget = 0;
   double watts = 0;            // power of devices and machines; 0 = not stated
   double write_bandwidth = 0;  // bytes/s of all machines to storage; 0 = not stated
+  // A run file is given: its bytes on a device and its checkpoints are those of `trireme plan`, FLOPs are
+  // exact instead of 6 N D.
+  bool of_run = false;
+  std::optional<RunBytes> total;
+  std::string left_out;  // settings that `total` by closed form does not count
+  double saved_bytes = 0;
+  std::optional<CheckpointPlan> saves;
   double replicas() const { return double(gpus) / double(tp * pp); }
   double used() const { return mfu > 0 ? mfu : forecast.mfu; }
 };

@@ -52,10 +52,11 @@ constexpr std::array<std::string_view, 21> kFirst = {"state",           "zero0",
                                                      "devices_at_least"};
 
 // Removes lines until the text fits a screen. Returns their number.
-size_t fit_screen(std::vector<WorkedSection>& sections, size_t heading_lines) {
+size_t fit_screen(std::vector<WorkedSection>& sections, size_t heading_lines, bool of_run) {
   constexpr size_t kScreen = 23;  // and a note and its blank line before it
-  const auto rank = [](const Worked& w) {
-    return size_t(std::find(kFirst.begin(), kFirst.end(), w.key) - kFirst.begin());
+  const auto rank = [&](const Worked& w) {
+    const std::string_view key = of_run && w.key == "flops_exact" ? "flops" : std::string_view(w.key);
+    return size_t(std::find(kFirst.begin(), kFirst.end(), key) - kFirst.begin());
   };
   size_t lines = heading_lines + 2 * sections.size();  // titles, with a blank line or the last one below
   std::vector<size_t> ranks;
@@ -84,7 +85,7 @@ std::string walls_text(const WallsCase& c, bool arithmetic, bool all) {
   std::string s = heading(c);
   std::vector<WorkedSection> sections = walls_of(c);
   const size_t left_out =
-      all || arithmetic ? 0 : fit_screen(sections, size_t(std::count(s.begin(), s.end(), '\n')));
+      all || arithmetic ? 0 : fit_screen(sections, size_t(std::count(s.begin(), s.end(), '\n')), c.of_run);
   for (const WorkedSection& section : sections) {
     s += fmt::format("{}{} wall\n", s.empty() ? "" : "\n", section.name);
     for (const Worked& w : section.lines) {
