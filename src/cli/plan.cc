@@ -45,16 +45,16 @@ struct PlanOptions {
   DisturbanceOptions disturbed;
 };
 
-// The step at --site, and with --slow and --slow-link.
-void slow_as_asked(Forecast& f, const PlannedRun& p, const PlanOptions& o) {
+// The step at the site of `by`, and with --slow and --slow-link.
+void slow_as_asked(Forecast& f, const PlannedRun& p, const PlanOptions& o, const PricedBy& by) {
   const RunSpec& run = p.run;
-  const PricedBy by = priced_by("", "", o.site, o.constants);
-  if (by.site.empty() && !by.file.empty())
+  const bool of_site = !f.closed_form && !by.site.empty();  // the search's prices have the site's constants
+  if (!f.closed_form && by.site.empty() && !by.file.empty())
     bad_request("--constants: of {} a run priced op by op takes what is of a site; name one: --site NAME",
                 by.file);
   const bool disturbed = o.disturbed.any();
-  if ((by.site.empty() && !disturbed) || f.step_s == 0) return;
-  if (!by.site.empty())
+  if ((!of_site && !disturbed) || f.step_s == 0) return;
+  if (of_site)
     slow_down(f, {.by = fmt::format("site {} of {}", by.site,
                                     by.file.empty() ? "data/score_constants.json" : by.file),
                   .times = site_slowness(by, run.world())});
@@ -91,13 +91,14 @@ void plan_run(const RunRequest& request, const PlanOptions& o) {
   const ListedPrice listed = listed_price(o.prices, o.region, planned.device.name);
   planned.cluster.price_per_hour = listed.per_hour > 0 ? listed.per_hour : planned.device.price_per_hour;
   Schedule schedule = schedule_of(run);
-  Forecast f = forecast(run, schedule, cluster, rank_threads_of(run));
+  const PricedBy by = priced_by("", "", o.site, o.constants);
+  Forecast f = forecast(run, schedule, cluster, rank_threads_of(run), by);
   if (o.explain)
     return print_explanation(explain(run, schedule, f, rank_threads_of(run), cluster), request.json);
   find_remedies(f, run, planned.asked, cluster, rank_threads_of(run));
   find_alternatives(f, run, cluster);
   find_replayed_alternatives(f, run, planned.asked, cluster, rank_threads_of(run));
-  slow_as_asked(f, planned, o);
+  slow_as_asked(f, planned, o, by);
   if (request.json) return print_text("{}\n", to_json(run, f));
   print_text("{}", o.all ? to_text(run, f, cluster) + "\n" : answer_text(run, f, cluster));
 }

@@ -7,13 +7,16 @@
 #include <set>
 
 #include "base/counted.h"
+#include "base/error_lines.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/say.h"
 #include "base/timed.h"
+#include "base/units.h"
 #include "catalog/call_price.h"
 #include "catalog/catalog.h"
 #include "cli/plan_subject.h"
+#include "cli/search.h"
 #include "cost/checkpoint_interval.h"
 #include "cost/flops.h"
 #include "cost/goodput.h"
@@ -82,7 +85,15 @@ RunSpec run_of_options(const SimulateRunRequest& q, ScaledRun& s) {
   base.model.max_positions = 0;
   if (known)
     s.window = known->window, s.window_share = known->window_share, s.expert_bias = known->expert_bias;
-  return parse_run(save_run(base), "--layout", sets_of(q));
+  try {
+    return parse_run(save_run(base), "--layout", sets_of(q));
+  } catch (const ErrorLines& e) {  // a key of --layout is read as one of --set
+    std::vector<std::string> lines = e.lines;
+    const std::string_view set = "--set: ", layout = q.run.sets.empty() ? "--layout: " : "--layout, --set: ";
+    for (std::string& line : lines)
+      if (line.starts_with(set)) line.replace(0, set.size(), layout);
+    throw ErrorLines(std::move(lines), e.fault);
+  }
 }
 
 // What a step is simulated of, and how.
@@ -105,17 +116,19 @@ std::string layout_text(const RunSpec& run) {
   for (const auto& [name, n] :
        {std::pair{"tp", l.tp}, {"cp", l.cp}, {"ep", l.ep}, {"pp", l.pp}, {"dp", l.dp}})
     if (n > 1) text += fmt::format("{} {} ", name, n);
-  return text + fmt::format("{}{}, {} of {} x {} tokens, zero {}, recompute {}", l.schedule,
-                            l.chunks > 1 ? fmt::format(" x{}", l.chunks) : "",
-                            counted(run.microbatches(), "microbatch", "microbatches"), run.batch.micro,
-                            run.data.seq_len, l.zero, l.recompute);
+  return text +
+         fmt::format("{}{}, {} of {} x {} tokens, zero {}, recompute {}", l.schedule,
+                     l.chunks > 1 ? fmt::format(" x{}", l.chunks) : "",
+                     counted(run.microbatches(), "microbatch", "microbatches"), run.batch.micro,
+                     run.data.seq_len, l.zero, l.recompute) +
+         fp8_text(run.precision);
 }
 
 // A layout that this program runs, on a machine that a cluster file describes.
 bool is_own_run(const SimulateRunRequest& q, const RunSpec& run) {
   if (q.closed_form || q.run.file.empty()) return false;
   if (!q.cluster.empty() && !q.cluster.ends_with(".toml")) return false;
-  if (!q.software.empty() || !q.site.empty() || !q.constants.empty()) return false;
+  if (!q.software.empty() || (q.has_constants() && (q.by_op || run.train.device != "cuda"))) return false;
   const std::string why = why_not_run(run);
   if (!why.empty()) say("note: plan and train refuse this run, so it is priced in closed form: {}\n", why);
   return why.empty();
@@ -139,18 +152,21 @@ bool price_as_searched(const SimulateRunRequest& q, Subject& s) {
   if (q.by_op || s.run.train.device != "cuda" || !has_own_devices(s.cluster) ||
       calibration_of(s.run, s.cluster))
     return false;
-  const std::optional<NearestStep> n = nearest_step(s.run, s.cluster);
+  const PricedBy by = priced_by("", "", q.site, q.constants);
+  const std::optional<NearestStep> n = nearest_step(s.run, s.cluster, by);
   if (n && !n->without.empty()) {
     s.of_bound = over_op_by_op(*n, s.cluster, rank_threads_of(s.run));
     s.priced = fmt::format(
         "op by op from the tapes that its ranks will issue, at peak rates x {:.2f}, as without {}",
         s.of_bound, fmt::join(n->without, ", "));
+    if (q.has_constants()) s.priced += "; " + text_of(by);
     return false;
   }
-  if (n) s.scaled = searched_run(s.run, s.cluster);
+  if (n) s.scaled = searched_run(s.run, s.cluster, by);
   if (!s.scaled) return false;
   s.device = s.cluster.name;
   s.priced = "layer by layer, as search and plan price trireme's own runs";
+  if (q.has_constants()) s.priced += "; " + text_of(by);
   if (q.share_links) s.priced += "; links are shared";
   s.step_flops = step_flops(step_case_of(*s.scaled), false);
   s.peak_flops = s.scaled->figures.bf16;
@@ -220,6 +236,9 @@ Subject subject_of(const SimulateRunRequest& q) {
     const bool few = s.run.world() <= kMostBookedRanks;
     if (price_as_searched(q, s)) {
       // priced
+    } else if (q.has_constants() && s.of_bound == 1) {  // a booking has no constants
+      s.own_run = false;
+      price_in_closed_form(q, s, std::move(scaled));
     } else if (few || q.by_op || !q.routing.file.empty()) {
       book(q, s);
     } else {  // refuses by name what closed forms do not know
@@ -295,10 +314,18 @@ Outcome simulated(const SimulateRunRequest& q, const Subject& s, const Disturban
             all.pieces,      all.seconds, q.all_ranks,           all.owned};
   }
   SlowBooking booking;
-  auto step = std::make_shared<BookedStep>(booked_step(
-      s.run, schedule_of(s.run), s.cluster, rank_threads_of(s.run), d, std::ref(booking), s.of_bound));
+  auto step =
+      std::make_shared<BookedStep>(booked_step(s.run, schedule_of(s.run), s.cluster, rank_threads_of(s.run),
+                                               d, std::ref(booking), s.of_bound, q.all_ranks));
   if (s.own_run && has_own_devices(s.cluster)) set_booked_bytes(s, step->rows);
-  return {step->rows, step->ranks, step->replay, step->class_of, step->pieces, step->seconds, true, step};
+  return {step->rows,
+          step->ranks,
+          step->replay,
+          step->class_of,
+          step->pieces,
+          step->seconds,
+          step->ranks.size() == step->class_of.size(),
+          step};
 }
 
 void write_trace(const SimulateRunRequest& q, const Subject& s, const Outcome& all) {
@@ -342,21 +369,22 @@ Numbers numbers_of(const Subject& s, const Outcome& all, bool disturbed) {
 
 std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all) {
   const size_t world = all.class_of.size();
-  std::string out = fmt::format("step       {}, {:.4g} tokens/s", human_seconds(n.step_s), n.tokens_s);
+  std::string out =
+      fmt::format("step       {}, {} tokens/s", seconds_text(n.step_s), three_digits(n.tokens_s));
   if (n.mfu > 0) out += fmt::format(", MFU {:.1f} %", 100 * n.mfu);
   if (n.closed_s > 0)
     out += fmt::format("; closed form ({}) {}, {:+.1f} %",
                        s.scaled && s.scaled->software.ordered() ? "score's, of other software" : "score's",
-                       human_seconds(n.closed_s), 100 * (n.step_s / n.closed_s - 1));
+                       seconds_text(n.closed_s), 100 * (n.step_s / n.closed_s - 1));
   out += fmt::format("\npriced     {}\n", s.priced);
   if (!s.note.empty()) out += fmt::format("assumed    {}\n", s.note);
   out += fmt::format("bubble     {:.1f} % of a rank's own span, at most\n", 100 * n.bubble);
   const auto fullest = std::max_element(all.rows.begin(), all.rows.end(),
                                         [](const StepRow& a, const StepRow& b) { return a.peak < b.peak; });
   if (fullest != all.rows.end() && fullest->peak > 0) {
-    out += fmt::format("memory     {} at most ({})", human_bytes(fullest->peak), fullest->name);
+    out += fmt::format("memory     {} at most ({})", bytes_text(double(fullest->peak)), fullest->name);
     if (s.memory > 0)
-      out += fmt::format(" of {}{}", human_bytes(int64_t(s.memory)),
+      out += fmt::format(" of {}{}", capacity_text(s.memory),
                          double(fullest->peak) > s.memory ? ": it does NOT fit" : "");
     out += "\n";
   }

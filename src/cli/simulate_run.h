@@ -22,6 +22,7 @@ struct SimulateRunRequest {
   std::vector<CLI::Option*> add_to(CLI::App& verb);
   // Errors (request): options of a run, and no run.
   void refuse_alone() const;
+  bool has_constants() const { return !site.empty() || !constants.empty(); }
   bool wanted() const { return !run.file.empty() || !model.empty(); }
 };
 void simulate_run(const SimulateRunRequest&);

@@ -73,7 +73,7 @@ bool runs(const RunSpec& run, const LayoutCase& q, const SearchLayout& l) {
 // As `plan` of the changed run: its replayed step, and the arena with drivers and libraries. Nothing: it is
 // too large.
 std::optional<Alternative> planned(const Neighbour& n, const RunSpec& run, const LayoutCase& q,
-                                   const ClusterSpec& cluster) {
+                                   const ClusterSpec& cluster, const PricedBy& by) {
   const RunSpec changed = resolve(with_layout(run, n.layout, q.disk_each_way), {.native_bf16 = true});
   Alternative a{.change = n.change};
   int64_t arena = 0;
@@ -81,7 +81,7 @@ std::optional<Alternative> planned(const Neighbour& n, const RunSpec& run, const
     arena = std::max(arena, s.bytes);
   a.bytes = double(arena) + beside_bytes(changed);
   if (a.bytes > q.figures.memory) return std::nullopt;
-  const std::optional<SearchedStep> step = searched_step(changed, cluster);
+  const std::optional<SearchedStep> step = searched_step(changed, cluster, by);
   if (!step) return std::nullopt;
   a.step_s = step->step_s;
   if (changed.layout.sequence != run.layout.sequence)
@@ -95,11 +95,9 @@ void find_alternatives(Forecast& f, const RunSpec& run, const ClusterSpec& clust
   if (!f.closed_form || !f.fits || !f.without.empty()) return;
   SubjectDevice d = device_of(cluster, "bf16", run.world());
   complete_figures(d, run.world(), "cluster.file");
-  const LayoutCase q = layout_case_of(run, d);
+  const LayoutCase q = layout_case_of(run, d, f.by);
   const std::optional<SearchLayout> l = layout_of(run);
   if (!l) return;
-  const std::optional<SearchedStep> own = searched_step(run, cluster);
-  if (!own) return;
   std::vector<std::pair<double, const Neighbour*>> by_bound;
   const std::vector<Neighbour> all = neighbours_of(*l);
   for (const Neighbour& n : all) {
@@ -111,8 +109,7 @@ void find_alternatives(Forecast& f, const RunSpec& run, const ClusterSpec& clust
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [bound, n] : by_bound) {
     if (f.alternatives.size() == kAlternatives) break;
-    if (const std::optional<Alternative> a = planned(*n, run, q, cluster))
-      f.alternatives.push_back({a->change, f.step_s * a->step_s / own->step_s, a->bytes});
+    if (const std::optional<Alternative> a = planned(*n, run, q, cluster, f.by)) f.alternatives.push_back(*a);
   }
   std::stable_sort(f.alternatives.begin(), f.alternatives.end(),
                    [](const Alternative& a, const Alternative& b) { return a.step_s < b.step_s; });

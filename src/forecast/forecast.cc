@@ -1,6 +1,7 @@
 #include "forecast/forecast.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/progress.h"
@@ -25,21 +26,25 @@ std::vector<OpForecast> price_ops(const Booking& b, const ClusterSpec& cluster, 
   const std::vector<Price> prices = price(b.tape, cluster, run);
   const Calibration* calibration = calibration_of(run, cluster);
   const std::optional<Speeds> speeds = calibration ? std::optional<Speeds>(*calibration) : std::nullopt;
+  std::map<std::string_view, size_t> place;  // by op, in ops
   for (const OpTotal& t : b.ops) {
-    OpForecast o{.total = t};
-    double bound_by_compute = 0;
-    for (size_t i = 0; i < prices.size(); i++) {
-      const Piece& p = b.tape.pieces[i];
-      if (!p.launched || p.name != t.op) continue;
-      const OpSeconds s = op_seconds(p.name, p.cost, cluster, run.precision.compute);
-      o.roof_s += s.seconds, o.seconds += double(prices[i].time) * 1e-9;
-      if (speeds && !speeds->op(as_filled(p, run, b.tape.rank), run.precision.compute))
-        o.unmeasured_s += s.seconds;
-      if (s.compute_bound) bound_by_compute += s.seconds;
-    }
-    o.compute_bound = 2 * bound_by_compute >= o.roof_s;
-    ops.push_back(std::move(o));
+    place.emplace(t.op, ops.size());
+    ops.push_back({.total = t});
   }
+  std::vector<double> bound_by_compute(ops.size());
+  for (size_t i = 0; i < prices.size(); i++) {
+    const Piece& p = b.tape.pieces[i];
+    const auto at = p.launched ? place.find(p.name) : place.end();
+    if (at == place.end()) continue;
+    OpForecast& o = ops[at->second];
+    const OpSeconds s = op_seconds(p.name, p.cost, cluster, run.precision.compute);
+    o.roof_s += s.seconds;
+    o.seconds += double(prices[i].time) * 1e-9;
+    if (speeds && !speeds->op(as_filled(p, run, b.tape.rank), run.precision.compute))
+      o.unmeasured_s += s.seconds;
+    if (s.compute_bound) bound_by_compute[at->second] += s.seconds;
+  }
+  for (size_t i = 0; i < ops.size(); i++) ops[i].compute_bound = 2 * bound_by_compute[i] >= ops[i].roof_s;
   return ops;
 }
 
@@ -63,10 +68,12 @@ void price_step(Forecast& f, const RunSpec& run, const Schedule& schedule, const
 }
 
 // GPUs without measured kernels take the search's forecast, so that one layout has one step time.
-void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& cluster, int threads) {
+void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& cluster, int threads,
+                        const PricedBy& by) {
   if (f.expected || run.train.device != "cuda" || !has_own_devices(cluster)) return;
-  const std::optional<NearestStep> n = nearest_step(run, cluster);
+  const std::optional<NearestStep> n = nearest_step(run, cluster, by);
   if (!n) return;
+  f.by = by;
   const SearchedStep& s = n->step;
   f.without = n->without;
   if (f.without.empty()) {
@@ -139,12 +146,12 @@ std::string remedies_text(const RunSpec& run, const Forecast& f) {
 }
 
 // Time and tokens add up over the stages; memory is that of the largest (book_training).
-void add_stages(Forecast& f, const RunSpec& run, const ClusterSpec& given, int threads) {
+void add_stages(Forecast& f, const RunSpec& run, const ClusterSpec& given, int threads, const PricedBy& by) {
   for (const BatchStage& stage : batch_stages(run)) {
     double step_s = f.mfu > 0 ? f.step_s : 0;
     if (stage.global != run.batch.global) {
       const RunSpec small = with_batch(run, stage.global);
-      const Forecast s = forecast(small, schedule_of(small), given, threads);
+      const Forecast s = forecast(small, schedule_of(small), given, threads, by);
       step_s = s.mfu > 0 ? s.step_s : 0;
     }
     f.stages.push_back({stage, step_s});
@@ -165,12 +172,13 @@ int64_t ranks_on_device(const RunSpec& run, const ClusterSpec& cluster) {
   return run.train.comm == "thread" && !has_own_devices(cluster) ? run.world() : 1;
 }
 
-Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& given, int threads) {
+Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& given, int threads,
+                  const PricedBy& by) {
   if (run.layout.ep_load.untrained) {
     const UntrainedLoad load = untrained_load(run, token_repeat(run));
     RunSpec now = run;
     now.layout.ep_load = load.mean;
-    Forecast f = forecast(now, schedule, given, threads);
+    Forecast f = forecast(now, schedule, given, threads, by);
     f.untrained = load;
     return f;
   }
@@ -216,13 +224,13 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   else
     f.routed = routed_bytes(run, schedule, f.wire), f.routed_flops = routed_flops(run, schedule, f.booking);
   if (priced)
-    price_step(f, run, schedule, cluster, threads, others), expect_as_searched(f, run, given, threads);
+    price_step(f, run, schedule, cluster, threads, others), expect_as_searched(f, run, given, threads, by);
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
     f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));
     f.hfu = f.mfu * f.hardware_flops / f.model_flops;
   }
-  add_stages(f, run, given, threads);
+  add_stages(f, run, given, threads, by);
   f.cost = f.run_s / 3600 * double(run.world()) * cluster.price_per_hour;
   f.watts = run_watts(cluster, run.world());
   const int64_t saved = checkpoint_bytes(run, run.lora.active() ? f.booking.trained : 0);

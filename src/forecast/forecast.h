@@ -7,6 +7,7 @@
 #include "catalog/cluster_device.h"
 #include "cost/checkpoint_plan.h"
 #include "forecast/routed_rows.h"
+#include "forecast/scaled_run.h"
 #include "forecast/untrained_router.h"
 #include "measure/price.h"
 #include "runtime/booking.h"
@@ -90,6 +91,7 @@ struct Forecast {
   std::vector<std::string> without;
   double low_s = 0, high_s = 0;  // then: the interval that 80 of 100 published runs are in
   std::vector<std::pair<std::string, double>> tolls;  // then: shares of the step, largest first
+  PricedBy by;                                        // then: whose constants price the step
   double unmeasured_s = 0;     // rank 0's ops in step_s that no measurement covers, at peak rates
   std::vector<Slowed> slowed;  // waits in step_s, in addition to its parts
   double mfu = 0, hfu = 0;
@@ -125,8 +127,8 @@ struct Forecast {
 };
 
 // The spec is resolved. threads: of each rank. A step's time is that of its pieces replayed with their prices
-// (measure/price.h).
-Forecast forecast(const RunSpec&, const Schedule&, const ClusterSpec&, int threads);
+// (measure/price.h), or the search's, by the constants of `by` (Forecast::closed_form).
+Forecast forecast(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const PricedBy& by = {});
 
 // The one line that says why a run cannot start: the worst rank, its buckets, the two cheapest remedies; or
 // "" when it fits.

@@ -15,6 +15,7 @@
 #include "forecast/remedies.h"
 #include "forecast/run_costs.h"
 #include "forecast/scaled_run.h"
+#include "forecast/search_layout.h"
 #include "spec/run_schedule.h"
 #include "spec/size_rule.h"
 
@@ -36,6 +37,7 @@ std::string layout_line(const RunSpec& run) {
   s += fmt::format(", micro {} x {}", run.batch.micro, run.microbatches());
   if (l.recompute != "none") s += fmt::format(", recompute {}", l.recompute);
   if (l.offload != "none") s += fmt::format(", offload {}", l.offload);
+  s += fp8_text(run.precision);
   return answer_line("layout", s);
 }
 
@@ -189,6 +191,7 @@ std::string answer_text(const RunSpec& run, const Forecast& f, const ClusterSpec
     s += answer_line("batch", fmt::format("grows: {}; all but `run` is of {} sequences", ramp_text(run.batch),
                                           run.batch.global));
   s += answer_line("size", size_text(run, double(f.run_tokens)));
+  if (const std::string by = text_of(f.by); !by.empty()) s += answer_line("prices", by);
   for (const std::string& note : {too_few_devices(run, cluster), kinds_text(cluster)})
     if (!note.empty()) s += answer_line("note", note);
   return s + answer_line("more", "--all prints ops, memory by bucket and collectives; --json everything");

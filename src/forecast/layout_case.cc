@@ -61,13 +61,17 @@ RunSpec run_of(const LayoutCase& q, const std::optional<RunSpec>& given) {
     run.model = q.model;
     run.model.max_positions = 0;
     run.data.seq_len = q.seq;
-    if (q.software.taped())
-      run.train.device = "cuda";  // for its scratch: no processor's is on a device that is searched
+    // For its scratch: no processor's is on a device that is searched.
+    if (q.run)
+      run.train.device = q.run->train.device;
+    else if (q.software.taped())
+      run.train.device = "cuda";
     run.precision.compute = "bf16";
     if (q.numbers == NumberType::fp8) run.precision.fp8 = "current";
     run.precision.reduce = q.grad_bytes == 2 ? "bf16" : "f32";
     if (q.grad_stored > 0) run.precision.grads = q.grad_stored == 2 ? "bf16" : "f32";
     run.layout.ep_buffer = q.keys.ep_buffer;
+    run.layout.cut = q.keys.cut;
   }
   run.data.seq_len = q.seq, run.model.finish(q.seq);
   return run;

@@ -316,6 +316,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["expected"] = f.expected;
   j["closed_form"] = f.closed_form;
   if (!f.without.empty()) j["priced_without"] = f.without;
+  if (const std::string by = text_of(f.by); !by.empty()) j["constants"] = by;
   if (f.closed_form) j["step_low_s"] = f.low_s;
   if (f.closed_form) j["step_high_s"] = f.high_s;
   j["unmeasured_s"] = f.unmeasured_s;

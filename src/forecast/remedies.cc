@@ -151,7 +151,7 @@ class Trial {
     return double(pieces) * std::max(1.0, grown) > double(replayed_);
   }
   bool replay(const RunSpec& run, Remedy& r) const {
-    const Forecast after = forecast(run, schedule_of(run), cluster_, threads_);
+    const Forecast after = forecast(run, schedule_of(run), cluster_, threads_, before_.by);
     r.saves = before_.device_bytes() - after.device_bytes(), r.step_s = after.step_s;
     // Where one is expected and the other at the roof, what the change does at the roof says it.
     if (after.expected != before_.expected && before_.roof_s > 0)

@@ -5,6 +5,11 @@
 #include <array>
 
 namespace trireme {
+
+std::string fp8_text(const PrecisionSpec& p) {
+  if (p.fp8 != "none") return fmt::format(", fp8 ({})", p.fp8);
+  return p.compute == "fp8" ? ", fp8" : "";
+}
 namespace {
 
 // What keeps tp ranks from dividing the model; Refusal::count: nothing.

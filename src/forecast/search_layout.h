@@ -36,6 +36,8 @@ struct SearchLayout {
 };
 // "tp 8 pp 4 dp 2, zero 1, interleaved x5, micro 1 (64 microbatches), recompute full"
 std::string text_of(const SearchLayout&);
+// ", fp8 (current)": follows a layout's text; "" if the run's products are not in 8 bits.
+std::string fp8_text(const PrecisionSpec&);
 std::string division_text(const SearchLayout&);  // "tp 8 pp 4 dp 2"
 // The keys of a run's [layout] that the search takes unchanged: all its layouts have them.
 LayoutSpec searched_keys(const LayoutSpec&);

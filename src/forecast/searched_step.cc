@@ -37,14 +37,14 @@ void set_offload(LayoutCase& q, const RunSpec* run, const SubjectDevice& d) {
   q.disk_each_way = to_host;
 }
 
-LayoutCase layout_case_of(const RunSpec& run, const SubjectDevice& d) {
+LayoutCase layout_case_of(const RunSpec& run, const SubjectDevice& d, PricedBy by) {
   LayoutCase q;
   q.model = run.model;
   q.seq = run.data.seq_len;
   q.device = d.name;
   q.figures = d.figures;
-  q.fits = ordered_constants(
-      constants_of({.device = d.name, .software = "", .site = "", .own = nullptr, .file = ""}));
+  by.device = d.name;
+  q.fits = ordered_constants(constants_of(by));
   q.software = kTrireme;
   q.keys = searched_keys(with_expected_load(run).layout);
   set_types(q, run.precision);
@@ -108,15 +108,16 @@ struct SearchedRun {
   PricedBy by;
 };
 // Nothing: the search has no such layout. Throws bad_request naming what closed forms do not know.
-std::optional<SearchedRun> in_terms_of_search(const RunSpec& run, const ClusterSpec& cluster) {
+std::optional<SearchedRun> in_terms_of_search(const RunSpec& run, const ClusterSpec& cluster, PricedBy by) {
   SubjectDevice d = device_of(cluster, "bf16", run.world());
   complete_figures(d, run.world(), "cluster.file");
-  LayoutCase q = layout_case_of(run, d);
+  by.device = d.name;
+  LayoutCase q = layout_case_of(run, d, by);
   step_case_of({.run = run, .figures = d.figures, .by = {}, .software = kTrireme, .offload = q.disk});
   const std::optional<SearchLayout> l = layout_of(run);
   if (!l) return std::nullopt;
   q.keys = with_expected_load(run).layout;
-  return SearchedRun{std::move(q), *l, {.device = d.name}};
+  return SearchedRun{std::move(q), *l, std::move(by)};
 }
 
 // The result of f(); nothing if it throws bad_request.
@@ -136,9 +137,9 @@ StepTotals replayed_step(const LayoutCase& q, const PricedBy& by, const RunSpec&
   return step_totals(world_of(scaled_run(q, by, run)));
 }
 
-std::optional<ScaledRun> searched_run(const RunSpec& run, const ClusterSpec& cluster) {
+std::optional<ScaledRun> searched_run(const RunSpec& run, const ClusterSpec& cluster, const PricedBy& by) {
   return if_known([&]() -> std::optional<ScaledRun> {
-    const std::optional<SearchedRun> s = in_terms_of_search(run, cluster);
+    const std::optional<SearchedRun> s = in_terms_of_search(run, cluster, by);
     if (!s) return std::nullopt;
     ScaledRun scaled = scaled_run(s->request, s->by, run);
     world_of(scaled);  // it refuses by name what it does not know
@@ -146,9 +147,10 @@ std::optional<ScaledRun> searched_run(const RunSpec& run, const ClusterSpec& clu
   });
 }
 
-std::optional<SearchedStep> searched_step(const RunSpec& run, const ClusterSpec& cluster) {
+std::optional<SearchedStep> searched_step(const RunSpec& run, const ClusterSpec& cluster,
+                                          const PricedBy& by) {
   return if_known([&]() -> std::optional<SearchedStep> {
-    std::optional<SearchedRun> known = in_terms_of_search(run, cluster);
+    std::optional<SearchedRun> known = in_terms_of_search(run, cluster, by);
     if (!known) return std::nullopt;
     LayoutCase& q = known->request;
     const Priced p = price_layout(q, known->layout);
@@ -167,8 +169,8 @@ std::optional<SearchedStep> searched_step(const RunSpec& run, const ClusterSpec&
   });
 }
 
-std::optional<NearestStep> nearest_step(const RunSpec& run, const ClusterSpec& cluster) {
-  if (std::optional<SearchedStep> s = searched_step(run, cluster); s && !run.lora.active())
+std::optional<NearestStep> nearest_step(const RunSpec& run, const ClusterSpec& cluster, const PricedBy& by) {
+  if (std::optional<SearchedStep> s = searched_step(run, cluster, by); s && !run.lora.active())
     return NearestStep{std::move(*s), {}, run};
   NearestStep n;
   RunSpec known = run;
@@ -191,7 +193,7 @@ std::optional<NearestStep> nearest_step(const RunSpec& run, const ClusterSpec& c
   if (l.cp > 1) reset("layout.cp_method", l.cp_method, "ring");
   if (l.offloads_inputs()) reset("layout.offload", l.offload, l.offloads_state() ? "state" : "none");
   if (n.without.empty()) return std::nullopt;
-  std::optional<SearchedStep> s = searched_step(known, cluster);
+  std::optional<SearchedStep> s = searched_step(known, cluster, by);
   if (!s) return std::nullopt;
   n.step = std::move(*s);
   n.run = std::move(known);

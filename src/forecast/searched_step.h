@@ -18,8 +18,8 @@ void set_types(LayoutCase&, const PrecisionSpec&);
 void set_offload(LayoutCase&, const RunSpec* run, const SubjectDevice&);
 
 // The request of `search` for this run's model, batch and devices, with the constants of all measured
-// sites. run and device as in set_types() and set_offload().
-LayoutCase layout_case_of(const RunSpec&, const SubjectDevice&);
+// sites, or those of `by`. run and device as in set_types() and set_offload().
+LayoutCase layout_case_of(const RunSpec&, const SubjectDevice&, PricedBy by = {});
 
 // The layout of a resolved run in the search's terms. Nothing: the search has no such layout, or its closed
 // form does not know the run.
@@ -42,10 +42,10 @@ struct SearchedStep {
   std::vector<std::pair<std::string, double>> tolls;  // shares of closed_s, largest first
 };
 // The inputs of replayed_step() for this resolved run. Nothing: as searched_step().
-std::optional<ScaledRun> searched_run(const RunSpec&, const ClusterSpec&);
-// The step that the search forecasts for this resolved run. Nothing: it does not know the run, or the cluster
-// lacks a figure.
-std::optional<SearchedStep> searched_step(const RunSpec&, const ClusterSpec&);
+std::optional<ScaledRun> searched_run(const RunSpec&, const ClusterSpec&, const PricedBy& by = {});
+// The step that the search forecasts for this resolved run, by the constants of `by` (its device is the
+// cluster's). Nothing: it does not know the run, or the cluster lacks a figure.
+std::optional<SearchedStep> searched_step(const RunSpec&, const ClusterSpec&, const PricedBy& by = {});
 
 // The step that the search forecasts for the run without the settings that the search does not know.
 struct NearestStep {
@@ -54,6 +54,6 @@ struct NearestStep {
   RunSpec run;                       // without these
 };
 // Nothing: as searched_step(), of that run.
-std::optional<NearestStep> nearest_step(const RunSpec&, const ClusterSpec&);
+std::optional<NearestStep> nearest_step(const RunSpec&, const ClusterSpec&, const PricedBy& by = {});
 
 }  // namespace trireme

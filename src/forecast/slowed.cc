@@ -30,6 +30,9 @@ std::string words_of(const Disturbance& d) {
 
 void slow_down(Forecast& f, Slowed s) {
   f.step_s *= s.times, f.time.step_s *= s.times, f.run_s *= s.times, f.cost *= s.times;
+  f.low_s *= s.times;
+  f.high_s *= s.times;
+  for (Alternative& a : f.alternatives) a.step_s *= s.times;
   for (StageForecast& stage : f.stages) stage.step_s *= s.times;
   if (f.remedies)
     for (Remedy& r : f.remedies->found) r.step_s *= s.times;
