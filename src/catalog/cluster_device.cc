@@ -71,6 +71,11 @@ ClusterSpec cluster_of_catalog(const KnownDevice& k, int64_t devices) {
   c.memory_bandwidth = f.bandwidth;
   c.intra_node.bandwidth = f.bus;
   c.inter_node.bandwidth = f.nic * f.near;
+  if (const ClusterSpec* file = k.cluster.empty() ? nullptr : shipped_cluster(k.cluster)) {
+    c.power = file->power;
+    c.storage = file->storage;
+    c.host_bandwidth = file->host_bandwidth;
+  }
   return c;
 }
 
@@ -219,11 +224,6 @@ SubjectDevice device_of(const std::string& cluster, int64_t devices) {
                     .curve = k->name,
                     .mtbf_hours = ClusterSpec().mtbf_hours};
     d.site = cluster_of_catalog(*k, devices);
-    if (const ClusterSpec* file = k->cluster.empty() ? nullptr : shipped_cluster(k->cluster)) {
-      d.site.power = file->power;
-      d.site.storage = file->storage;
-      d.site.host_bandwidth = file->host_bandwidth;
-    }
     return d;
   }
   const std::string file = file_called(cluster, "--cluster");

@@ -203,14 +203,22 @@ RequiredValues take_requirements(const SearchOptions& o, SearchRequest& q) {
     if (key == "precision") {
       if (value != "fp8" && value != "bf16")
         bad_request("--require {}: expected precision=bf16 or fp8", text);
+      if (!values.precision.empty() && values.precision != value)
+        bad_request("--require precision={} and --require {}: no layout has both; give one of the two",
+                    values.precision, text);
       values.precision = value;
     } else if (key == "seq_len") {
-      values.seq = std::atoll(value.c_str());
+      const int64_t seq = std::atoll(value.c_str());
+      if (values.seq > 0 && seq != values.seq)
+        bad_request("--require seq_len={} and --require {}: no layout has both; give one of the two",
+                    values.seq, text);
+      values.seq = seq;
       if (values.seq < 1) bad_request("--require {}: expected seq_len=N with an integer N >= 1", text);
     } else {
       q.require.push_back(parse_requirement(text));
     }
   }
+  refuse_contradiction(q.require);
   return values;
 }
 
@@ -330,11 +338,14 @@ void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<
   const std::vector<FlipPoint>* flips = f.flips ? &*f.flips : nullptr;
   if (!o.out.empty() && !r.best.empty()) write_text_atomic(o.out, run_file_of(q, r.best.front().layout));
   if (o.json) return print_text("{}", search_json(q, r, why, confirmed, flips));
-  std::string text = o.all || why || flips ? search_text(q, r, why, confirmed, flips)
-                                           : answer_text(q, r, f.why ? &*f.why : nullptr, confirmed);
-  if (!o.as.empty() && !r.best.empty()) text += launch_text(framework_named(o.as), q, r.best.front().layout);
-  if (!o.out.empty() && !r.best.empty()) text += fmt::format("run file: {}\n", o.out);
-  print_text("{}", text);
+  std::string below;
+  if (!o.as.empty() && !r.best.empty()) below += launch_text(framework_named(o.as), q, r.best.front().layout);
+  if (!o.out.empty() && !r.best.empty()) below += fmt::format("run file: {}\n", o.out);
+  const auto lines = size_t(std::count(below.begin(), below.end(), '\n'));
+  print_text("{}{}",
+             o.all || why || flips ? search_text(q, r, why, confirmed, flips)
+                                   : answer_text(q, r, f.why ? &*f.why : nullptr, confirmed, lines),
+             below);
 }
 
 }  // namespace
@@ -437,6 +448,7 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   const int64_t given = subject.gpus > 0 ? subject.gpus : run ? run->world() : 0;
   set_cluster(q, subject, run, o.sweep.empty() ? given : swept(o.sweep).back(), asked);
   require_precision(q, values.precision);
+  if (!o.as.empty()) require_stages(framework_named(o.as), q);
   if (run) refuse_types(q, run->precision, asked), run = q.run;
   set_types(q, q.run->precision);
   q.keys = searched_keys(with_expected_load(*q.run).layout);

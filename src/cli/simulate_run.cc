@@ -314,18 +314,10 @@ Outcome simulated(const SimulateRunRequest& q, const Subject& s, const Disturban
             all.pieces,      all.seconds, q.all_ranks,           all.owned};
   }
   SlowBooking booking;
-  auto step =
-      std::make_shared<BookedStep>(booked_step(s.run, schedule_of(s.run), s.cluster, rank_threads_of(s.run),
-                                               d, std::ref(booking), s.of_bound, q.all_ranks));
+  auto step = std::make_shared<BookedStep>(booked_step(
+      s.run, schedule_of(s.run), s.cluster, rank_threads_of(s.run), d, std::ref(booking), s.of_bound));
   if (s.own_run && has_own_devices(s.cluster)) set_booked_bytes(s, step->rows);
-  return {step->rows,
-          step->ranks,
-          step->replay,
-          step->class_of,
-          step->pieces,
-          step->seconds,
-          step->ranks.size() == step->class_of.size(),
-          step};
+  return {step->rows, step->ranks, step->replay, step->class_of, step->pieces, step->seconds, true, step};
 }
 
 void write_trace(const SimulateRunRequest& q, const Subject& s, const Outcome& all) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/timed.h"
@@ -351,22 +352,30 @@ void confirm_alternatives(const SearchRequest& q, SearchResult& r, const Confirm
   const SearchLayout best = r.best.front().layout;
   const double bytes = found->bytes;
   constexpr int kMost = 4;
-  const auto look = [&](const std::vector<Priced>& from, auto&& offered) {
+  std::vector<SearchLayout> chosen = {best};
+  const auto is_new = [&](const Priced& p) {
+    return std::find(chosen.begin(), chosen.end(), p.layout) == chosen.end();
+  };
+  // Adds the first layout that is offered, holds and takes at most `most` bytes.
+  const auto look = [&](const std::vector<Priced>& from, double most, auto&& offered) {
     int looked = 0;
     for (const Priced& p : from) {
-      if (!offered(p)) continue;
+      if (!is_new(p) || !offered(p)) continue;
       const Confirmed* known = all.of(p.layout);
-      if (known && known->holds()) return;
       if (!known || !known->booked) {
         if (looked++ == kMost) return;
         const Confirmed c = look_at(q, request, p, all, [](double) { return true; });
         std::erase_if(all.looked_at, [&](const Confirmed& o) { return o.priced.layout == p.layout; });
-        if (all.front.emplace_back(c).holds()) return;
+        known = &all.front.emplace_back(c);
       }
+      if (known->holds() && known->bytes < most) return chosen.push_back(p.layout);
     }
   };
-  look(r.divisions, [&](const Priced& p) { return !p.layout.same_division(best); });
-  look(r.front, [&](const Priced& p) { return p.memory.total < 0.9 * bytes; });
+  const auto other = [&](const Priced& p) { return !p.layout.same_division(best); };
+  look(r.divisions, INFINITY, other);
+  look(r.front, kLessMemory * bytes, [&](const Priced& p) { return p.memory.total < kLessMemory * bytes; });
+  if (chosen.size() < 1 + kAlternatives) look(r.divisions, INFINITY, other);
+  if (chosen.size() < 1 + kAlternatives) look(r.best, INFINITY, [](const Priced&) { return true; });
 }
 
 bool learn_held(HeldMore& h, const HeldMore::Seen& s) {

@@ -77,8 +77,12 @@ Confirmation search_and_confirm(SearchRequest& q, SearchResult&, const ConfirmRe
 // Of the front a dozen that lie evenly in it are booked and simulated, where that was not done; what does not
 // fit is dropped, and what has its place is looked at, kMostConfirmed at most.
 void confirm_front(const SearchRequest&, SearchResult&, const ConfirmRequest&, Confirmation&);
+// Alternatives of an answer, and the share of the best layout's memory that one of them takes at most.
+inline constexpr size_t kAlternatives = 2;
+inline constexpr double kLessMemory = 0.9;
 // Replays and books alternatives: the best of other divisions, and the fastest of the front that needs a
-// tenth less memory. A few of each are tried, until one of them holds.
+// tenth less memory. A few of each are tried, until one of them holds. If one is missing, the next best
+// division or layout takes its place.
 void confirm_alternatives(const SearchRequest&, SearchResult&, const ConfirmRequest&, Confirmation&);
 // The few of the front that text lists: of those that were looked at, where some were.
 std::vector<size_t> listed_of(const SearchResult&, const Confirmation*);

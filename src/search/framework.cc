@@ -8,11 +8,13 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "model/stages.h"
 
 namespace trireme {
 namespace {
 
-enum class OnlyIf { always, experts, fp8 };  // properties of the run, which no requirement names
+// Properties of the run, which no requirement names. uneven: stages do not have equally many layers.
+enum class OnlyIf { always, experts, fp8, uneven };
 
 // A flag that is printed if `when` (a requirement; "" = always) allows the layout and `only_if` the run.
 // {name} in the flag stands for a value of the layout (value_of_flag).
@@ -29,6 +31,7 @@ constexpr auto kMegatron = std::to_array<FlagRow>({
     {"--sequence-parallel", "tp>1"},
     {"--pipeline-model-parallel-size {pp}", ""},
     {"--num-virtual-stages-per-pipeline-rank {chunks}", "schedule=interleaved"},
+    {"--pipeline-model-parallel-layout {stages}", "pp>1", OnlyIf::uneven},
     {"--context-parallel-size {cp}", ""},
     {"--cp-comm-type p2p", "cp>1"},
     {"--expert-model-parallel-size {ep}", "ep>1"},
@@ -79,6 +82,8 @@ constexpr auto kTorchtitan = std::to_array<FlagRow>({
     {"--parallelism.context_parallel_degree {cp}", ""},
     {"--parallelism.expert_parallel_degree {ep}", "ep>1"},
     {"--parallelism.pipeline_parallel_degree {pp}", ""},
+    {"--parallelism.pipeline_parallel_first_stage_less_layers 0", "pp>1"},
+    {"--parallelism.pipeline_parallel_last_stage_less_layers 0", "pp>1"},
     {"--parallelism.pipeline_parallel_schedule 1F1B", "schedule=1f1b if pp>1"},
     {"--parallelism.pipeline_parallel_schedule GPipe", "schedule=gpipe"},
     {"--parallelism.pipeline_parallel_schedule Interleaved1F1B", "schedule=interleaved"},
@@ -108,7 +113,7 @@ constexpr auto kDeepspeed = std::to_array<FlagRow>({
     {"zero_optimization.stage={zero}", ""},
     {"zero_optimization.offload_optimizer.device=\"cpu\"", "offload=state"},
     {"tensor_parallel.autotp_size={tp}", "tp>1"},
-    {"code PipelineModule(num_stages={pp})", "pp>1"},
+    {"code PipelineModule(num_stages={pp}, partition_method=\"type:transformer\")", "pp>1"},
     {"pipeline.activation_checkpoint_interval=1", "recompute=full if pp>1"},
     {"code deepspeed.checkpointing.checkpoint() around each block", "recompute=full"},
 });
@@ -117,6 +122,7 @@ struct FrameworkRow {
   std::string_view name, software, source;
   std::span<const FlagRow> flags;
   std::vector<std::string_view> supports;                              // requirements
+  bool uneven;                                                         // flags give each stage its layers
   std::string_view before;                                             // the flags: command
   std::vector<std::pair<std::string_view, std::string_view>> recipes;  // precision.fp8 and its name there
 };
@@ -129,6 +135,7 @@ const std::vector<FrameworkRow>& rows() {
        kMegatron,
        {"schedule=1f1b,interleaved", "zero=0,1", "shard_group=0", "order=pp dp cp tp,dp pp cp tp",
         "offload=none"},
+       true,
        "torchrun --nnodes {nodes} --nproc_per_node {per_node} pretrain_gpt.py",
        {{"current", "tensorwise"}, {"delayed", "delayed"}, {"block", "blockwise"}}},
       {"torchtitan",
@@ -137,6 +144,7 @@ const std::vector<FrameworkRow>& rows() {
        kTorchtitan,
        {"schedule=1f1b,gpipe,interleaved,zb-v", "zero=0,3", "cp=1 if zero=0", "shard_group=0 if cp>1",
         "chunks<=2", "tp=1 if ep>1", "cp=1 if ep>1", "order=pp dp cp tp", "offload=none"},
+       false,
        "torchrun --nnodes {nodes} --nproc_per_node {per_node} -m torchtitan.train",
        {{"current", "tensorwise"}}},
       {"nemo",
@@ -145,6 +153,7 @@ const std::vector<FrameworkRow>& rows() {
        kNemo,
        {"schedule=1f1b,interleaved", "zero=0,1", "shard_group=0", "order=pp dp cp tp,dp pp cp tp",
         "offload=none"},
+       false,
        "nemo llm pretrain --factory MODEL",
        {{"current", "tensorwise"}, {"delayed", "delayed"}, {"block", "blockwise"}}},
       {"deepspeed",
@@ -153,6 +162,7 @@ const std::vector<FrameworkRow>& rows() {
        kDeepspeed,
        {"schedule=1f1b", "cp=1", "ep=1", "shard_group=0", "zero<=1 if pp>1", "tp=1 if pp>1",
         "zero<=2 if tp>1", "recompute=none,full", "order=pp dp cp tp"},
+       false,
        "deepspeed",
        {}},
   };
@@ -178,9 +188,28 @@ std::string_view recipe_of(const FrameworkRow& row, const SearchRequest& q) {
   return "";
 }
 
+// Megatron's text of stages that do not have equally many layers: E, t and L are embedding, block and loss.
+std::string stages_text(const SearchRequest& q, const SearchLayout& l) {
+  const std::vector<StageRange> stages = split_evenly(q.model, int(l.pp * l.chunks));
+  std::string s = "\"E";
+  for (size_t i = 0; i < stages.size();) {
+    const int64_t layers = stages[i].last - stages[i].first;
+    size_t alike = 1;  // except the first and the last, which have E and L
+    while (i > 0 && i + alike + 1 < stages.size() &&
+           stages[i + alike].last - stages[i + alike].first == layers)
+      alike++;
+    const bool last = i + 1 == stages.size();
+    const std::string one = layers > 0 ? fmt::format("t*{}", layers) : "";
+    s += last ? one : alike > 1 ? fmt::format("({}|)*{},", one, alike) : one + "|";
+    i += alike;
+  }
+  return s + "L\"";
+}
+
 std::string value_of_flag(std::string_view name, const FrameworkRow& row, const SearchRequest& q,
                           const SearchLayout& l) {
   if (name == "recipe") return std::string(recipe_of(row, q));
+  if (name == "stages") return stages_text(q, l);
   const int64_t per_node = std::min(l.gpus, std::max<int64_t>(1, int64_t(q.figures.near)));
   // Shards of torchtitan's mesh do not count cp's ranks, which shard too.
   const int64_t shards = l.shards > 0 ? std::max<int64_t>(1, l.shards / l.cp) : l.dp;
@@ -219,6 +248,7 @@ std::string filled(std::string_view flag, const FrameworkRow& row, const SearchR
 bool is_printed(const FlagRow& f, const SearchRequest& q, const SearchLayout& l) {
   if (f.only_if == OnlyIf::experts && !q.model.moe()) return false;
   if (f.only_if == OnlyIf::fp8 && fp8_of(q) == "none") return false;
+  if (f.only_if == OnlyIf::uneven && q.model.layers % (l.pp * l.chunks) == 0) return false;
   if (f.when.empty()) return true;
   const Requirement r = parse_requirement(f.when);
   return r.allows(l) && (r.only_if.empty() || r.only_if[0].allows(l));
@@ -266,6 +296,15 @@ const Framework& framework_named(std::string_view name) {
     if (f.name == name) return f;
   require(false, "a framework of --as");
   return all[0];
+}
+
+void require_stages(const Framework& f, SearchRequest& q) {
+  q.run->layout.cut = "even";
+  if (row_named(f.name).uneven) return;
+  std::string divisors;
+  for (int64_t pp = 1; pp <= q.model.layers; pp++)
+    if (q.model.layers % pp == 0) divisors += fmt::format("{}{}", divisors.empty() ? "pp=" : ",", pp);
+  q.require.insert(q.require.begin(), parse_requirement(divisors, fmt::format("--as {}", f.name)));
 }
 
 void refuse_fp8(const Framework& f, const SearchRequest& q) {

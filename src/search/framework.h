@@ -18,6 +18,10 @@ std::vector<std::string> framework_names();
 // Requires: the name is one of framework_names().
 const Framework& framework_named(std::string_view name);
 
+// Gives all layouts the framework's stages: as many layers for each. If the framework has no flags for the
+// layers of each stage, requires a pp that divides the layers. Requires: the model and the run are set.
+void require_stages(const Framework&, SearchRequest&);
+
 // Throws bad_request if the framework lacks the request's recipe of 8-bit products.
 void refuse_fp8(const Framework&, const SearchRequest&);
 

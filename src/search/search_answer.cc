@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -27,6 +28,10 @@ struct Shown {
   double bytes() const { return found && found->booked ? found->bytes : priced->memory.total; }
 };
 
+std::string numbers_text(const SearchRequest& q) {
+  return q.numbers == NumberType::fp8 && q.run ? fp8_text(q.run->precision) : "";
+}
+
 std::string step_line(const SearchRequest& q, const Shown& b) {
   const StepInterval i = interval_of(q, *b.priced, b.found ? b.found->step_s : 0);
   SearchRequest roof = q;
@@ -41,15 +46,14 @@ std::string step_line(const SearchRequest& q, const Shown& b) {
 
 std::string speed_line(const SearchRequest& q, const Shown& b) {
   const double tokens = step_tokens(q, b.priced->layout), gpus = double(b.priced->layout.gpus);
-  const double hours = b.priced->token_s * b.times() * double(goodput_of(q, b.priced->layout.gpus).paid) /
-                       kSecondsOfHour * kBillion;
+  const double hours = b.step_s() * gpus / tokens / kSecondsOfHour * kBillion;
   std::string s = fmt::format("{} tokens/s, {} per GPU, MFU {:.1f} %; {} GPU-hours per billion tokens",
                               three_digits(tokens / b.step_s()), three_digits(tokens / b.step_s() / gpus),
                               100 * mfu_of(q, *b.priced) / b.times(), three_digits(hours));
   if (q.price > 0) s += fmt::format(", at {} each {}", q.price, three_digits(hours * q.price));
   if (q.by == RankBy::loss)
-    s += fmt::format("; {} days to a loss of {:.3f}", three_digits(b.priced->score * b.times() / 86400),
-                     q.loss);
+    s += fmt::format("; {} days to a loss of {:.3f}, failures included",
+                     three_digits(b.priced->score * b.times() / 86400), q.loss);
   return answer_line("speed", s);
 }
 
@@ -58,7 +62,13 @@ std::string memory_line(const SearchRequest& q, const Shown& b) {
   std::string s =
       fmt::format("{} of {} on the most loaded GPU", bytes_text(b.bytes()), capacity_text(capacity));
   if (q.memory_share < 1) s += fmt::format(", {:.0f} % of it allowed", 100 * q.memory_share);
-  s += b.found && b.found->booked ? "; its real step on meta" : "; closed form";
+  if (!b.found || !b.found->booked)
+    s += "; closed form";
+  else if (q.software.ordered())
+    s += "; its real step on meta";
+  else
+    s += fmt::format("; booked by trireme's rules, {} of it drivers and libraries ({} in plan)",
+                     bytes_text(b.priced->memory.base), bytes_text(constants_of({})[size_t(Fit::base)]));
   return answer_line("memory", s);
 }
 
@@ -78,14 +88,19 @@ std::string binds_line(const Shown& b) {
   return answer_line("binds", fmt::format("products take {:.0f} % of the step; next {}", 100 * products, s));
 }
 
-std::string change_lines(const SearchWhy& w) {
+// The closed form's best may be of another division than the replayed best: a change that leads to
+// the latter's division is left out.
+std::string change_lines(const SearchWhy& w, const SearchLayout& best) {
   constexpr size_t kShown = 3;
-  if (w.flips.empty()) return "  no figure changed by up to 64 times makes another division the best\n";
   std::string s;
-  for (size_t i = 0; i < std::min(kShown, w.flips.size()); i++)
-    s += fmt::format("  {} x {}: {}\n", w.flips[i].what, three_digits(w.flips[i].factor),
-                     text_of(w.flips[i].rival.layout));
-  return s;
+  size_t n = 0;
+  for (const Flip& f : w.flips) {
+    if (n == kShown) break;
+    if (f.rival.layout.same_division(best)) continue;
+    s += fmt::format("  {} x {}: {}\n", f.what, three_digits(f.factor), text_of(f.rival.layout));
+    n++;
+  }
+  return n > 0 ? s : "  no figure changed by up to 64 times makes another division the best\n";
 }
 
 std::string alternative(const SearchRequest& q, const Shown& a, const Shown& best, std::string_view what) {
@@ -94,7 +109,15 @@ std::string alternative(const SearchRequest& q, const Shown& a, const Shown& bes
                      bytes_text(a.bytes()), text_of(a.priced->layout), what);
 }
 
-// The fastest of another division, and the fastest that leaves a tenth more of the memory.
+// "another division", or how its number of devices or its batch differs.
+std::string difference(const SearchLayout& a, const SearchLayout& best) {
+  if (a.gpus != best.gpus) return fmt::format("{} GPUs", a.gpus);
+  if (a.global != best.global) return fmt::format("{} sequences", a.global);
+  return a.same_division(best) ? "same division" : "another division";
+}
+
+// The fastest of another division, and the fastest that takes a tenth less memory; if one of them is missing,
+// the next best.
 std::string alternative_lines(const SearchRequest& q, const SearchResult& r, const Confirmation* all,
                               const Shown& best) {
   const auto shown = [&](const Priced& p) { return Shown{&p, all ? all->of(p.layout) : nullptr}; };
@@ -102,18 +125,23 @@ std::string alternative_lines(const SearchRequest& q, const SearchResult& r, con
     const Confirmed* c = all ? all->of(p.layout) : nullptr;
     return !all || (c && c->holds()) || (!q.software.ordered() && !c);
   };
+  const SearchLayout& own = best.priced->layout;
   std::string s;
-  for (const Priced& p : r.divisions)
-    if (!p.layout.same_division(best.priced->layout) && usable(p)) {
-      s += alternative(q, shown(p), best, "another division");
-      break;
+  std::vector<SearchLayout> chosen = {own};
+  const auto add = [&](const std::vector<Priced>& from, std::string_view what, auto&& offered) {
+    if (chosen.size() > kAlternatives) return;
+    for (const Priced& p : from) {
+      if (std::find(chosen.begin(), chosen.end(), p.layout) != chosen.end()) continue;
+      if (!usable(p) || !offered(p)) continue;
+      s += alternative(q, shown(p), best, what.empty() ? difference(p.layout, own) : what);
+      return chosen.push_back(p.layout);
     }
-  constexpr double kLess = 0.9;
-  for (const Priced& p : r.front)
-    if (shown(p).bytes() < kLess * best.bytes() && usable(p)) {
-      s += alternative(q, shown(p), best, "less memory");
-      break;
-    }
+  };
+  const auto other = [&](const Priced& p) { return !p.layout.same_division(own); };
+  add(r.divisions, "", other);
+  add(r.front, "less memory", [&](const Priced& p) { return shown(p).bytes() < kLessMemory * best.bytes(); });
+  add(r.divisions, "", other);
+  add(r.best, "", [](const Priced&) { return true; });
   return s.empty() ? "  none fits\n" : s;
 }
 
@@ -134,10 +162,14 @@ std::string batch_line(const SearchRequest& q, const SearchResult& r) {
   return answer_line("batch", s + " (--require global=N fixes it)");
 }
 
+// "16", "1,970": counts below a thousand exactly.
+std::string few_text(int64_t n) {
+  return n < 1000 ? std::to_string(n) : three_digits(double(n));
+}
+
 std::string searched_line(const SearchRequest& q, const SearchResult& r, const Confirmation* all) {
-  std::string s =
-      fmt::format("{} of {} layouts fit", three_digits(double(r.fits)), three_digits(double(r.candidates)));
-  if (r.unweighed > 0) s += fmt::format(", {} are too slow to weigh", three_digits(double(r.unweighed)));
+  std::string s = fmt::format("{} of {} layouts fit", few_text(r.fits), few_text(r.candidates));
+  if (r.unweighed > 0) s += fmt::format(", {} are too slow to weigh", few_text(r.unweighed));
   int64_t replayed = 0;
   std::string proof;
   if (all && q.software.ordered())
@@ -165,8 +197,55 @@ std::string searched_line(const SearchRequest& q, const SearchResult& r, const C
 
 }  // namespace
 
+namespace {
+
+// The lines of a found layout's answer below its first one.
+std::string found_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
+                       const Confirmation* all) {
+  std::string s;
+  const Shown best{&r.best.front(), all ? all->of(r.best.front().layout) : nullptr};
+  const Goodput g = goodput_of(q, best.priced->layout.gpus);
+  s += answer_line("layout",
+                   text_of(*best.priced) + numbers_text(q) +
+                       (q.gpus.size() > 1 ? fmt::format(" on {} GPUs", best.priced->layout.gpus) : ""));
+  s += step_line(q, best) + speed_line(q, best) + memory_line(q, best) + binds_line(best);
+  if (best.found && !best.found->refused.empty())
+    s += answer_line("not run", "this version does not run it: " +
+                                    best.found->refused.substr(0, best.found->refused.find('\n')));
+  s += batch_line(q, r);
+  if (w) s += "another division is the best if\n" + change_lines(*w, best.priced->layout);
+  s += "alternatives\n" + alternative_lines(q, r, all, best);
+  for (const auto& [name, text] : cost_lines(q, costs_of(q, best.priced->layout, best.step_s())))
+    s += answer_line(name, text);
+  const double paid = best.priced->token_s * best.times() * double(g.paid) / kSecondsOfHour * kBillion;
+  s += answer_line("failures",
+                   fmt::format("one every {} h; goodput {:.1f} %; {} spare machine{}; with them {} GPU-hours "
+                               "per billion tokens",
+                               three_digits(g.mtbf_s / kSecondsOfHour), 100 * g.share, g.spares,
+                               g.spares == 1 ? "" : "s", three_digits(paid)));
+  s += searched_line(q, r, all);
+  if (!q.note.empty()) s += answer_line("note", q.note);
+  if (!q.constants.empty()) s += answer_line("prices", q.constants);
+  return s + answer_line("run file", "--out FILE writes it, --all prints it");
+}
+
+// Takes out lines, those that matter least to the choice first, until `most` are left.
+std::string fitted(std::string s, size_t most) {
+  static constexpr std::array<std::string_view, 5> kLeast = {"serving", "kinds", "energy", "price",
+                                                             "checkpoint"};
+  for (const std::string_view name : kLeast) {
+    if (size_t(std::count(s.begin(), s.end(), '\n')) <= most) break;
+    const size_t at = s.find(fmt::format("\n  {:<11} ", name));
+    if (at != s.npos) s.erase(at + 1, s.find('\n', at + 1) - at);
+  }
+  return s;
+}
+
+}  // namespace
+
 std::string answer_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
-                        const Confirmation* all) {
+                        const Confirmation* all, size_t below) {
+  constexpr size_t kScreen = 25;
   std::string s = fmt::format("{} on {}{} x {}, {} sequences of {} tokens per step: ", q.name,
                               q.gpus.size() > 1 ? "up to " : "", q.gpus.back(), q.device,
                               r.best.empty() ? q.globals.back() : r.best.front().layout.global, q.seq);
@@ -177,30 +256,10 @@ std::string answer_text(const SearchRequest& q, const SearchResult& r, const Sea
            "adds layouts whose optimizer state waits there\n";
     return s;
   }
-  const Shown best{&r.best.front(), all ? all->of(r.best.front().layout) : nullptr};
-  const Goodput g = goodput_of(q, best.priced->layout.gpus);
   s += fmt::format("the best by {}\n", q.by == RankBy::step   ? "step time"
                                        : q.by == RankBy::cost ? "cost per token"
                                                               : "time to a loss");
-  s += answer_line("layout",
-                   text_of(*best.priced) +
-                       (q.gpus.size() > 1 ? fmt::format(" on {} GPUs", best.priced->layout.gpus) : ""));
-  s += step_line(q, best) + speed_line(q, best) + memory_line(q, best) + binds_line(best);
-  if (best.found && !best.found->refused.empty())
-    s += answer_line("not run", "this version does not run it: " +
-                                    best.found->refused.substr(0, best.found->refused.find('\n')));
-  s += batch_line(q, r);
-  if (w) s += "another division is the best if\n" + change_lines(*w);
-  s += "alternatives\n" + alternative_lines(q, r, all, best);
-  for (const auto& [name, text] : cost_lines(q, costs_of(q, best.priced->layout, best.step_s())))
-    s += answer_line(name, text);
-  s += answer_line("failures", fmt::format("one every {} h; goodput {:.1f} %; {} spare machine{}",
-                                           three_digits(g.mtbf_s / kSecondsOfHour), 100 * g.share, g.spares,
-                                           g.spares == 1 ? "" : "s"));
-  s += searched_line(q, r, all);
-  if (!q.note.empty()) s += answer_line("note", q.note);
-  if (!q.constants.empty()) s += answer_line("prices", q.constants);
-  return s + answer_line("run file", "--out FILE writes it, --all prints it");
+  return fitted(s + found_text(q, r, w, all), kScreen - std::min(kScreen, below));
 }
 
 }  // namespace trireme

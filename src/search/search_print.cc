@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/json.h"
+#include "base/units.h"
 #include "search/confirm.h"
 #include "search/search.h"
 #include "search/search_chart.h"
@@ -218,11 +219,10 @@ std::string refused_text(const SearchRequest& q, const SearchResult& r) {
     const Refused& no = r.refused[i];
     if (no.divisions == 0 && no.candidates == 0) continue;
     if (Refusal(i) == Refusal::memory) {
-      s += fmt::format(
-          "  {}: {} candidates, and {} divisions in whole; nearest, {} bytes over {:.1f} GB: {}\n",
-          text_of(Refusal(i)), count_text(no.candidates), count_text(no.divisions),
-          count_text(std::llround(over_bytes(q, no))), q.figures.memory * q.memory_share / kShownGiga,
-          text_of(no.nearest));
+      s += fmt::format("  {}: {} candidates, and {} divisions in whole; nearest, {} over {}: {}\n",
+                       text_of(Refusal(i)), count_text(no.candidates), count_text(no.divisions),
+                       bytes_text(over_bytes(q, no)), bytes_text(q.figures.memory * q.memory_share),
+                       text_of(no.nearest));
     } else {
       s += fmt::format("  {}: {} divisions, such as {}\n", text_of(Refusal(i)), count_text(no.divisions),
                        division_text(no.nearest));

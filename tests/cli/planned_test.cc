@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/units.h"
 #include "catalog/cluster_data.h"
 #include "process.h"
 #include "source_dir.h"
@@ -128,6 +129,31 @@ TEST(Planned, AUsersOwnStepsCalibrateEveryForecast) {
   EXPECT_NE(r.out.find(fmt::format("x {:.3f} by site mine of {}", slower, own.string())), std::string::npos)
       << r.out;
 
+  // A run on GPUs has the constants in its prices: plan and simulate print one step, and its interval and its
+  // alternatives move with it.
+  const fs::path gpus = tmp / "gpus.toml";
+  put_file(gpus,
+           "[model]\narch = \"llama\"\nlayers = 4\nhidden = 512\nheads = 8\nvocab = 1024\n"
+           "[data]\nseq_len = 1024\n[batch]\nglobal = 32\nmicro = 1\n[layout]\ndp = 8\nzero = 1\n"
+           "[train]\ndevice = \"cuda\"\ncomm = \"nccl\"\nsum_order = \"auto\"\n"
+           "[cluster]\nfile = \"H100\"\n");
+  const json plain_plan = planned(tmp.path(), {"plan", gpus}),
+             own_plan = planned(tmp.path(), {"plan", gpus, "--constants", own});
+  const json &there = plain_plan["candidates"][0], &here = own_plan["candidates"][0];
+  const double pace = here["step_s"].get<double>() / there["step_s"].get<double>();
+  EXPECT_GT(pace, 1.01);
+  EXPECT_LT(pace, kSlower + 0.02);
+  for (const char* of : {"step_low_s", "step_high_s"})
+    EXPECT_NEAR(here[of].get<double>() / there[of].get<double>(), pace, 0.01) << of;
+  ASSERT_EQ(own_plan["best"]["alternatives"].size(), 2u);
+  const json &before_one = plain_plan["best"]["alternatives"][0], &one = own_plan["best"]["alternatives"][0];
+  EXPECT_EQ(one["change"], before_one["change"]);
+  EXPECT_NEAR(one["step_s"].get<double>() / before_one["step_s"].get<double>(), pace, 0.02);
+  EXPECT_FALSE(here.contains("slowed"));
+  EXPECT_NE(here["constants"].get<std::string>().find("site mine"), std::string::npos);
+  EXPECT_NEAR(planned(tmp.path(), {"simulate", gpus, "--constants", own})["step_s"].get<double>(),
+              here["step_s"].get<double>(), 1e-9);
+
   const auto refused = [&](std::vector<std::string> args, const std::string& what) {
     const Ran wrong = trireme(tmp.path(), args);
     EXPECT_EQ(wrong.code, 2) << wrong.out;
@@ -241,10 +267,9 @@ TEST(Planned, AShortfallIsBytes) {
       said = true;
     }
   EXPECT_TRUE(said);
-  std::string bytes = std::to_string(std::llround(nearest));
-  for (auto i = int64_t(bytes.size()) - 3; i > 0; i -= 3) bytes.insert(size_t(i), ",");
   const Ran r = trireme(tmp.path(), search);
-  EXPECT_NE(r.out.find(fmt::format("nearest, {} bytes over 85.9 GB", bytes)), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find(fmt::format("nearest, {} over 85.9 GB", bytes_text(nearest))), std::string::npos)
+      << r.out;
 }
 
 // Two chunks are what a V takes, and nearer to what was asked for than another schedule.

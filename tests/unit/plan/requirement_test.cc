@@ -130,13 +130,66 @@ TEST(Framework, LaunchFlagsSayTheLayout) {
   const std::string deepspeed = launch_text(framework_named("deepspeed"), q, l);
   EXPECT_NE(deepspeed.find("\"zero_optimization\":{\"stage\":1}"), std::string::npos) << deepspeed;
   EXPECT_NE(deepspeed.find("\"gradient_accumulation_steps\":32"), std::string::npos) << deepspeed;
-  EXPECT_NE(deepspeed.find("in train.py: PipelineModule(num_stages=4)"), std::string::npos) << deepspeed;
+  EXPECT_NE(
+      deepspeed.find("in train.py: PipelineModule(num_stages=4, partition_method=\"type:transformer\")"),
+      std::string::npos)
+      << deepspeed;
   EXPECT_EQ(deepspeed.find("\"stages\""), std::string::npos) << deepspeed;  // no such key
   l.pp = 1;
   l.dp = 8;
   l.zero = 3;
   const std::string titan = launch_text(framework_named("torchtitan"), q, l);
   EXPECT_NE(titan.find("--parallelism.data_parallel_shard_degree 8"), std::string::npos) << titan;
+}
+
+// Stages of 12 blocks on 5 ranks: Megatron's flags name them, the others' flags cannot, so that their pp
+// divides the blocks.
+TEST(Framework, UnevenStagesAreSaidOrNotSearched) {
+  SearchRequest q = small_request();
+  ASSERT_EQ(q.model.layers, 12);
+  q.run.emplace();
+  SearchLayout l{.gpus = 5, .global = 5, .pp = 5, .micro = 1};
+  const std::string text = launch_text(framework_named("megatron"), q, l);
+  EXPECT_NE(text.find("--pipeline-model-parallel-layout \"Et*2|(t*3|)*2,t*2|t*2L\""), std::string::npos)
+      << text;
+  l.pp = 4;
+  EXPECT_EQ(launch_text(framework_named("megatron"), q, l).find("parallel-layout"), std::string::npos);
+  for (const std::string& name : framework_names()) {
+    q.require.clear();
+    require_stages(framework_named(name), q);
+    EXPECT_EQ(q.run->layout.cut, "even");
+    l.pp = 5;
+    const bool five = q.require.empty() || q.require.front().allows(l);
+    EXPECT_EQ(five, name == "megatron") << name;
+    l.pp = 4;
+    EXPECT_TRUE(q.require.empty() || q.require.front().allows(l)) << name;
+  }
+}
+
+TEST(Requirement, TwoThatNoLayoutHasAreNamedBoth) {
+  const auto refused = [](std::vector<const char*> texts) -> std::string {
+    std::vector<Requirement> all;
+    for (const char* t : texts) all.push_back(parse_requirement(t));
+    try {
+      refuse_contradiction(all);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refused({"tp=8", "pp=2", "tp=4"}),
+            "--require tp=8 and --require tp=4: no layout has both; give one of the two");
+  for (const auto& [a, b] :
+       {std::pair{"tp<=2", "tp=4"}, {"tp>4", "tp<4"}, {"schedule=1f1b", "schedule!=1f1b"}})
+    EXPECT_NE(refused({a, b}), "") << a << " " << b;
+  for (const auto& [a, b] : {std::pair{"tp<=4", "tp=4"},
+                             {"tp>=2", "tp<=2"},
+                             {"tp=2,4", "tp=4,8"},
+                             {"tp>2", "tp<8"},
+                             {"zero!=1", "zero<=1"},
+                             {"tp!=2", "tp!=4"},
+                             {"tp=2", "pp=4"}})
+    EXPECT_EQ(refused({a, b}), "") << a << " " << b;
 }
 
 // The recipe is the framework's name of precision.fp8; a framework without it is an error.
@@ -168,6 +221,9 @@ TEST(Answer, FitsAScreen) {
     const SearchWhy w = why(q, r, false);
     const std::string text = answer_text(q, r, &w, nullptr);
     EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 25) << text;
+    q.saved_bytes = 1e9;  // with a line of checkpoints, which gives way to what the caller prints below
+    const std::string above = answer_text(q, r, &w, nullptr, 7);
+    EXPECT_LE(std::count(above.begin(), above.end(), '\n'), 18) << above;
     EXPECT_NE(text.find("[bound "), std::string::npos) << text;
     EXPECT_NE(text.find("GPU-hours per billion tokens"), std::string::npos) << text;
   }
