@@ -226,7 +226,7 @@ RunSpec load(const fs::path& path, std::span<const std::string> sets, const Want
   }
   const std::string file = path.string();
   std::vector<TomlEntry> entries = parse_toml(read_small(path, kMostTomlBytes), file);
-  if (entries.empty())
+  if (entries.empty() && sets.empty())
     bad_request("{}: the file has no keys; expected a run file, such as `trireme config` prints", file);
   return parse(std::move(entries), file, sets, options);
 }
