@@ -2,6 +2,7 @@
 // the report of few rows, as the verb prints it, has finite errors and no control bytes.
 #include <cmath>
 
+#include "catalog/data_texts.h"
 #include "cost/step_memory.h"
 #include "fuzz.h"
 #include "published/score.h"
@@ -42,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
     }
     if (rows.size() > 4) return;
-    static const ScoreConstants constants = parse_constants(shipped_constants_text(), "constants.json");
+    static const ScoreConstants constants = parse_constants(kScoreConstants, "constants.json");
     const ScoreReport report = score_rows(rows, constants, {.leave_out = LeaveOut::half, .splits = 1});
     expect_printable(score_text(report, true)), score_json(report);
     for (const auto* scored : {&report.rows, &report.memory_rows})
