@@ -58,7 +58,10 @@ std::string counts_text(const std::vector<Program>& all) {
 }  // namespace
 
 void print_programs(const RunRequest& request) {
-  const RunSpec run = request.load();
+  // A program is a value: a GPU run's needs no GPU here.
+  const RunSpec asked = request.as_asked();
+  const RunSpec run =
+      asked.train.device == "cuda" ? resolve(asked, {.native_bf16 = true}) : resolved_here(asked);
   const Schedule schedule = schedule_of(run);
   const std::vector<Program> all = programs_of(run, schedule);
   std::vector<PlacedCalls> listed(all.size());

@@ -434,6 +434,28 @@ void SearchOptions::reject_unread() const {
   if (largest && !svg.empty()) bad_request("--svg: --largest is a table; nothing is drawn");
 }
 
+namespace {
+
+// Keys of a run file that no searched layout has.
+void say_left_out(const LayoutSpec& l) {
+  const LayoutSpec plain;
+  std::string keys;
+  const auto add = [&](bool given, std::string_view key) {
+    if (given) keys += fmt::format("{}layout.{}", keys.empty() ? "" : ", ", key);
+  };
+  add(l.tp_chunks != plain.tp_chunks, "tp_chunks");
+  add(l.interleave != plain.interleave, "interleave");
+  add(l.cp > 1 && l.cp_method != plain.cp_method, "cp_method");
+  add(l.recompute_blocks != plain.recompute_blocks, "recompute_blocks");
+  add(l.recompute == "selective" && l.recompute_tensors != plain.recompute_tensors, "recompute_tensors");
+  if (!keys.empty())
+    say("note: {}: searched layouts, and the run file that --out writes, have the default; plan and simulate "
+        "price the run's own\n",
+        keys);
+}
+
+}  // namespace
+
 SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_subject,
                              std::optional<RunSpec>& run) {
   SearchRequest q;
@@ -456,6 +478,7 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
     say("note: optimizer.name = \"{}\": the search prices AdamW's update; plan prices a layout with the "
         "run's own\n",
         q.run->optimizer.name);
+  say_left_out(q.run->layout);
   set_sizes(q, o, subject);
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);

@@ -261,7 +261,7 @@ WorkedSection memory_wall(const WallsCase& c) {
 void add_traffic(const WallsCase& c, std::vector<Worked>& l) {
   const double n = c.replicas(), buffer = gradient_bytes(c), bytes = gradient_bytes_sent(c);
   Worked w{.key = "gradients_sent",
-           .what = "each sends for gradients in a step",
+           .what = "each sends for gradients in a step (ZeRO 0)",
            .value = bytes,
            .unit = "bytes",
            .text = fmt::format("{}, {:.3f} x the gradients' {}", decimal(bytes, "B"), bytes / buffer,

@@ -32,6 +32,12 @@ std::string numbers_text(const SearchRequest& q) {
   return q.numbers == NumberType::fp8 && q.run ? fp8_text(q.run->precision) : "";
 }
 
+// Three digits, or as many as tell it from 1.
+std::string factor_text(double factor) {
+  const std::string text = three_digits(factor);
+  return text == "1.00" ? fmt::format("{:.4f}", factor) : text;
+}
+
 std::string step_line(const SearchRequest& q, const Shown& b) {
   const StepInterval i = interval_of(q, *b.priced, b.found ? b.found->step_s : 0);
   SearchRequest roof = q;
@@ -97,7 +103,7 @@ std::string change_lines(const SearchWhy& w, const SearchLayout& best) {
   for (const Flip& f : w.flips) {
     if (n == kShown) break;
     if (f.rival.layout.same_division(best)) continue;
-    s += fmt::format("  {} x {}: {}\n", f.what, three_digits(f.factor), text_of(f.rival.layout));
+    s += fmt::format("  {} x {}: {}\n", f.what, factor_text(f.factor), text_of(f.rival.layout));
     n++;
   }
   return n > 0 ? s : "  no figure changed by up to 64 times makes another division the best\n";

@@ -373,6 +373,10 @@ TEST(Planned, ASearchedLayoutIsARunFile) {
   const Ran r = trireme(tmp.path(), and_also(search, {"--out", (tmp / "out.toml").string()}));
   EXPECT_EQ(read_text(tmp / "out.toml"), toml);
   EXPECT_LE(lines_of(r.out).size(), 25u) << r.out;
+  const Ran tensors = trireme(tmp.path(), and_also(search, {"--set", "layout.recompute=selective", "--set",
+                                                            "layout.recompute_tensors=[\"a\"]"}));
+  EXPECT_NE(tensors.err.find("note: layout.recompute_tensors: searched layouts"), std::string::npos)
+      << tensors.err;
   put_file(tmp / "best.toml", toml);
   const RunSpec run = load_run(tmp / "best.toml");
   EXPECT_EQ(run.train.device, "cuda");

@@ -316,6 +316,10 @@ TEST(Seeing, InspectKnowsWhatARunLeaves) {
       EXPECT_EQ(more, 0);
     }
   }
+  // A GPU run's program needs no GPU.
+  for (const char* set : {"--set", "train.device=cuda", "--set", "precision.compute=bf16"})
+    program.push_back(set);
+  EXPECT_EQ(json_said(trireme(tmp.path(), program))["ranks"].size(), 1u);
   EXPECT_EQ(inspected(tmp.path(), tmp / "run/metrics.jsonl")["lines"], 4);
   EXPECT_EQ(inspected(tmp.path(), golden)["kind"], "Hugging Face folder");
   json tensors = inspected(tmp.path(), golden / "model.safetensors");
