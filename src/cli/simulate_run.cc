@@ -107,6 +107,7 @@ struct Subject {
   double price_per_hour = 0, mtbf_hours = 0;
   bool own_run = false;  // a layout that this program trains
   double of_bound = 1;   // factor on the prices of a booked step
+  bool bound = false;    // prices are at the roof: no step is faster
   int64_t beside = 0;    // bytes that drivers and libraries have
 };
 
@@ -182,7 +183,10 @@ void book(const SimulateRunRequest& q, Subject& s) {
   if (q.share_links)
     bad_request("--share-links: a run that is booked here is priced alone; right is with --closed-form");
   s.device = s.cluster.name;
-  if (s.priced.empty()) s.priced = "op by op from the tapes that its ranks will issue, at peak rates";
+  if (s.priced.empty()) {
+    s.priced = "op by op from the tapes that its ranks will issue, at peak rates";
+    s.bound = !calibration_of(s.run, s.cluster);
+  }
   s.beside = int64_t(beside_bytes(s.run));
   s.step_flops = train_flops_per_token(s.run.model, s.run.data.seq_len) * double(s.run.tokens_per_step());
   s.peak_flops = s.cluster.peak_flops(s.run.precision.compute);
@@ -361,9 +365,9 @@ Numbers numbers_of(const Subject& s, const Outcome& all, bool disturbed) {
 
 std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all) {
   const size_t world = all.class_of.size();
-  std::string out =
-      fmt::format("step       {}, {} tokens/s", seconds_text(n.step_s), three_digits(n.tokens_s));
-  if (n.mfu > 0) out += fmt::format(", MFU {:.1f} %", 100 * n.mfu);
+  std::string out = fmt::format("step       {}{}, {}{} tokens/s", s.bound ? "at least " : "",
+                                seconds_text(n.step_s), s.bound ? "at most " : "", three_digits(n.tokens_s));
+  if (n.mfu > 0) out += fmt::format(", MFU {}{:.1f} %", s.bound ? "at most " : "", 100 * n.mfu);
   if (n.closed_s > 0)
     out += fmt::format("; closed form ({}) {}, {:+.1f} %",
                        s.scaled && s.scaled->software.ordered() ? "score's, of other software" : "score's",
