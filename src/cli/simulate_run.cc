@@ -107,7 +107,7 @@ struct Subject {
   double price_per_hour = 0, mtbf_hours = 0;
   bool own_run = false;  // a layout that this program trains
   double of_bound = 1;   // factor on the prices of a booked step
-  bool bound = false;    // prices are at the roof: no step is faster
+  bool bound = false;    // priced at peak rates: no step is faster
   int64_t beside = 0;    // bytes that drivers and libraries have
 };
 

@@ -179,7 +179,7 @@ TEST(Simulate, MemoryIsThePlans) {
   }
 }
 
-// Prices at the roof make a bound, and the step says so.
+// A step that is priced at peak rates is called a bound.
 TEST(Simulate, AStepAtPeakRatesIsABound) {
   TempFolder tmp;
   const std::string file = tiny_run_file(tmp.path(), 2).string();
