@@ -224,6 +224,7 @@ SubjectDevice device_of(const std::string& cluster, int64_t devices) {
                     .curve = k->name,
                     .mtbf_hours = ClusterSpec().mtbf_hours};
     d.site = cluster_of_catalog(*k, devices);
+    d.host = d.site.host_bandwidth;
     return d;
   }
   const std::string file = file_called(cluster, "--cluster");

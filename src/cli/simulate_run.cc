@@ -471,6 +471,7 @@ nlohmann::ordered_json json_of(const Subject& s, const Numbers& n, const Outcome
                               {"priced", s.priced},
                               {"ranks", all.class_of.size()},
                               {"step_s", n.step_s},
+                              {"bound", s.bound},
                               {"tokens_per_s", n.tokens_s},
                               {"mfu", n.mfu},
                               {"bubble", n.bubble},

@@ -247,9 +247,9 @@ TEST(Planned, AShortfallIsBytes) {
   EXPECT_NE(j["why_rejected"].get<std::string>().find(
                 fmt::format("needs {} bytes", j["device_bytes"].get<int64_t>())),
             std::string::npos);
-  const std::vector<std::string> search = {"search", "--model",        "llama3-70B", "--cluster",
-                                           "H100",   "--gpus",         "4",          "--seq",
-                                           "4096",   "--global-batch", "4"};
+  const std::vector<std::string> search = {"search", "--model", "llama3-405B", "--cluster", "H100",
+                                           "--gpus", "4",       "--seq",       "4096",      "--global-batch",
+                                           "4"};
   const json all = planned(tmp.path(), search);
   EXPECT_TRUE(all["best"].is_null());
   double nearest = 0;
@@ -462,6 +462,12 @@ TEST(Planned, ASearchedLayoutOfANamedModelIsARunFile) {
     EXPECT_EQ(run.model.moe_ffn, cluster == file ? 14336 : 0);
     expect_as_searched(found, planned(tmp.path(), {"plan", (tmp / "best.toml").string()})["candidates"][0]);
   }
+  // A device by name has the link to its host, in search as in plan.
+  const json waits = planned(tmp.path(), {"search", "--model", "llama3-70B", "--cluster", "H100", "--gpus",
+                                          "4", "--global-batch", "4", "--seq", "4096"});
+  put_file(tmp / "waits.toml", waits["best"]["toml"].get<std::string>());
+  EXPECT_EQ(load_run(tmp / "waits.toml").layout.offload, "state");
+  expect_as_searched(waits, planned(tmp.path(), {"plan", (tmp / "waits.toml").string()})["candidates"][0]);
 }
 
 // An option that may be repeated takes one value each time, and what follows is the run file.

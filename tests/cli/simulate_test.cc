@@ -184,8 +184,11 @@ TEST(Simulate, AStepAtPeakRatesIsABound) {
   TempFolder tmp;
   const std::string file = tiny_run_file(tmp.path(), 2).string();
   const std::string h100 = (source_dir() / "configs/cluster/h100-sxm-8.toml").string();
-  const Ran r = trireme(tmp.path(), {"simulate", file, "--by-op", "--set", "train.device=cuda", "--set",
-                                     "precision.compute=bf16", "--cluster", h100});
+  std::vector<std::string> args = {
+      file, "--by-op", "--set", "train.device=cuda", "--set", "precision.compute=bf16", "--cluster", h100};
+  EXPECT_TRUE(simulated(tmp.path(), args)["bound"]);
+  args.insert(args.begin(), "simulate");
+  const Ran r = trireme(tmp.path(), args);
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_NE(r.out.find("\nstep       at least "), std::string::npos) << r.out;
 }

@@ -59,6 +59,12 @@ class CheckLayers(unittest.TestCase):
     def test_upward_edge_from_a_subfolder(self):
         self.assert_error({"device/cpu/bad.cc": '#include "model/block.h"\n'}, "device/cpu/bad.cc:1")
 
+    def test_published_is_for_cli(self):
+        self.assert_error({"search/bad.cc": '#include "published/score.h"\n', "published/score.h": ""},
+                          "search/bad.cc:1: \"published/score.h\": published is for cli alone")
+        good = {"cli/good.cc": '#include "published/score.h"\n', "published/score.h": ""}
+        self.assertEqual(self.check(good)[0], 0)
+
     def test_sim_sees_no_tensor_data(self):
         self.assert_error({"sim/bad.cc": '#include "device/device.h"\n'}, "sim (row 7) sees rows 0-3")
 
