@@ -44,8 +44,6 @@ class OpKeys {
       key.push_back(v);
     if (op.kind == OpKind::open) added_[size_t(op.unit)] = 0;
     if (op.kind == OpKind::sum) added_[size_t(op.unit)] = Added::all;
-    if (!is_pass(op.kind)) return;
-    key.push_back(seen_.insert({op.kind, op.layer}).second);
     if (op.kind != OpKind::weight) return;
     for (const uint32_t u : shape_.layers[size_t(op.layer)].units) {
       key.push_back(added_[u]);
@@ -54,7 +52,6 @@ class OpKeys {
   }
   const Program& program_;
   const RankShape& shape_;
-  std::set<std::pair<OpKind, int32_t>> seen_;
   std::vector<int32_t> added_;  // by unit
 };
 

@@ -467,7 +467,23 @@ TEST(Planned, ASearchedLayoutOfANamedModelIsARunFile) {
                                           "4", "--global-batch", "4", "--seq", "4096"});
   put_file(tmp / "waits.toml", waits["best"]["toml"].get<std::string>());
   EXPECT_EQ(load_run(tmp / "waits.toml").layout.offload, "state");
-  expect_as_searched(waits, planned(tmp.path(), {"plan", (tmp / "waits.toml").string()})["candidates"][0]);
+  const json plan = planned(tmp.path(), {"plan", (tmp / "waits.toml").string()})["candidates"][0];
+  expect_as_searched(waits, plan);
+  const json walls = planned(tmp.path(), {"estimate", (tmp / "waits.toml").string()});
+  EXPECT_EQ(walls["memory"]["checkpoint"]["value"], plan["checkpoint"]["bytes"]);
+  EXPECT_DOUBLE_EQ(walls["time"]["save_every_s"]["value"].get<double>(),
+                   plan["checkpoint"]["interval_s"].get<double>());
+}
+
+// With launch flags, lines that matter least to the choice give way.
+TEST(Planned, AnAnswerWithLaunchFlagsFitsAScreen) {
+  TempFolder tmp;
+  const std::string file = (source_dir() / "configs/cluster/h100-sxm-8.toml").string();
+  const Ran r = trireme(tmp.path(), {"search", "--model", "llama3-70B", "--cluster", file, "--gpus", "64",
+                                     "--as", "megatron", "--global-batch", "64", "--seq", "4096"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(lines_of(r.out).size(), 25u) << r.out;
+  EXPECT_NE(r.out.find("--tensor-model-parallel-size"), std::string::npos) << r.out;
 }
 
 // An option that may be repeated takes one value each time, and what follows is the run file.

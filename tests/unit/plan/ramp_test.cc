@@ -41,7 +41,13 @@ TEST(RampForecast, AddsUpItsStages) {
   EXPECT_DOUBLE_EQ(f.seconds_after(7), 2 * f.stages[1].step_s + 11 * f.stages[2].step_s);
   EXPECT_EQ(f.seconds_after(20), 0);
   Forecast slow = f;
+  slow.low_s = 3;
+  slow.high_s = 5;
+  slow.alternatives = {{.change = "layout.zero = 1", .step_s = 4}};
   slow_down(slow, {.by = "a test", .times = 2});
+  EXPECT_EQ(slow.low_s, 6);
+  EXPECT_EQ(slow.high_s, 10);
+  EXPECT_EQ(slow.alternatives[0].step_s, 8);
   EXPECT_DOUBLE_EQ(slow.seconds_after(0), 2 * f.run_s);
 
   const std::string text = to_text(run, f, machine());

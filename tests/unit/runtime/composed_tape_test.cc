@@ -55,14 +55,16 @@ std::optional<RunSpec> drawn_run(DrawnRuns& draw) {
 }
 
 TEST(ComposedTape, IsTheTapeOfTheWholeStep) {
-  const int draws = 480 / test::one_of(12, 60);
+  // Passes alone in an interleaved action use other streams; few draws have one.
+  std::vector<uint64_t> seeds = {1233};
+  for (int i = 0; i < 480 / test::one_of(12, 60); i++) seeds.push_back(uint64_t(1000 + i));
   int composed = 0, ranks = 0;
-  for (int i = 0; i < draws; i++) {
-    DrawnRuns draw(uint64_t(1000 + i));
+  for (const uint64_t seed : seeds) {
+    DrawnRuns draw(seed);
     const std::optional<RunSpec> drawn = drawn_run(draw);
     if (!drawn) continue;
     const RunSpec& run = *drawn;
-    SCOPED_TRACE(fmt::format("draw {}: {}", i, layout_text(run)));
+    SCOPED_TRACE(fmt::format("seed {}: {}", seed, layout_text(run)));
     const Schedule schedule = schedule_of(run);
     for (const int rank : {0, int(run.world()) - 1, int(run.world()) / 2}) {
       const std::optional<Tape> c = composed_training(run, schedule, 1, rank, {});
@@ -73,7 +75,7 @@ TEST(ComposedTape, IsTheTapeOfTheWholeStep) {
     }
   }
   fmt::print("{} of {} ranks are composed\n", composed, ranks);
-  EXPECT_GE(composed, ranks * 9 / 10);
+  EXPECT_GE(composed, ranks * 97 / 100);
 }
 
 // Bookings compose a step of many microbatches from its tapes, and book others by running them.
