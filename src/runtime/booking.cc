@@ -48,10 +48,9 @@ void nothing(int64_t, int64_t, const HostBatch&) {}
 // The longest sequence wants the most of every tensor, but placement may differ for others: try a spread.
 void try_lengths(StageRunner& r, int64_t seq_len) {
   std::vector<float> out;
-  for (int64_t s = seq_len; s >= 1; s = s > 64 ? s - std::max<int64_t>(1, seq_len / 64) : s - 1) {
-    std::vector<int32_t> tokens(static_cast<size_t>(s));
-    r.evaluator().logits(tokens, out);
-  }
+  const std::vector<int32_t> tokens(static_cast<size_t>(seq_len));
+  for (int64_t s = seq_len; s >= 1; s = s > 64 ? s - std::max<int64_t>(1, seq_len / 64) : s - 1)
+    r.evaluator().logits(std::span(tokens).first(size_t(s)), out);
 }
 
 // Master copies (f32) and moments of what the rank answers for.

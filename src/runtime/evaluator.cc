@@ -104,7 +104,7 @@ void Evaluator::logits(std::span<const int32_t> tokens, std::vector<float>& out)
   Owned y = ctx.activation({seq, vocab}, DType::f32);
   ctx.logits = *y;
   passes_.forward_only(ctx, forward_);
-  out.resize(size_t(seq * vocab));
+  if (ctx.device.has_data()) out.resize(size_t(seq * vocab));
   ctx.device.download(out.data(), *y);
   passes_.loaded().release();
 }

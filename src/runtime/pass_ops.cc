@@ -142,19 +142,22 @@ HostBatch StagePasses::load_batch(Microbatch& m, int64_t sequences, int64_t seq,
                                   const FillBatch& fill, const ContextPlace& place) {
   size_t rows = size_t(sequences * seq);
   const bool documents = run_.data.separate();
-  if (staging_.size() < (documents ? 4 : 3) * rows) staging_.resize((documents ? 4 : 3) * rows);
-  HostBatch host{.tokens = {staging_.data(), rows},
-                 .targets = {staging_.data() + rows, rows},
-                 .positions = {staging_.data() + 2 * rows, rows}};
+  const bool data =
+      device_.has_data();  // meta stages nothing: a sequence may be longer than the host's memory
+  if (data && staging_.size() < (documents ? 4 : 3) * rows) staging_.resize((documents ? 4 : 3) * rows);
+  const auto part = [&](size_t i) {
+    return data ? std::span(staging_).subspan(i * rows, rows) : std::span<int32_t>();
+  };
+  HostBatch host{.tokens = part(0), .targets = part(1), .positions = part(2)};
   {
     Timed t(times_.data_s);
     TraceScope traced(watch_.tracer.get(), SpanKind::wait, "data", mb);
-    if (device_.has_data()) fill(step, mb, host);
+    if (data) fill(step, mb, host);
   }
-  const std::span<int32_t> first = std::span(staging_).subspan(3 * rows);
-  if (documents && device_.has_data())
-    document_starts(host.positions, seq, groups_.cp.ulysses ? ContextPlace{} : place, first.first(rows));
-  if (device_.has_data())
+  const std::span<int32_t> first = documents ? part(3) : std::span<int32_t>();
+  if (documents && data)
+    document_starts(host.positions, seq, groups_.cp.ulysses ? ContextPlace{} : place, first);
+  if (data)
     for (std::span<int32_t> t : {host.tokens, host.targets, host.positions}) keep_own(t, seq, place);
   m.allocate_batch(arena_, sequences, seq / place.size, documents ? int64_t(rows) : 0);
   if (documents) device_.upload(m.view.documents, first.data());
@@ -163,8 +166,7 @@ HostBatch StagePasses::load_batch(Microbatch& m, int64_t sequences, int64_t seq,
   device_.upload(m.view.positions, host.positions.data());
   // Other batches may be staged before this one's losses are read.
   m.own_targets = 0;
-  for (int64_t i = 0; device_.has_data() && i < m.view.rows(); i++)
-    m.own_targets += host.targets[size_t(i)] >= 0;
+  for (int64_t i = 0; data && i < m.view.rows(); i++) m.own_targets += host.targets[size_t(i)] >= 0;
   return host;
 }
 

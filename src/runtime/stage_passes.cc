@@ -38,6 +38,7 @@ StagePasses::StagePasses(const StageParts& parts, std::span<const Schedule> sche
   turns_.other_pass = [this] { let_other_pass_run(); };
   sequence_loss_.resize(size_t(microbatches * run_.batch.micro) + 1);
   const auto rows = size_t(run_.batch.micro * run_.data.seq_len);
+  if (!device_.has_data()) return;  // nothing is staged on meta
   token_loss_host_.resize(rows);
   staging_.resize((run_.data.separate() ? 4 : 3) * rows);
 }
