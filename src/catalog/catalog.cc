@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/printable.h"
@@ -240,6 +241,18 @@ const KnownShape* Catalog::shape_named(std::string_view name) const {
     for (const std::string& n : s.names)
       if (plain(n) == plain(name)) return &s;
   return nullptr;
+}
+
+std::string model_name(const ModelSpec& m) {
+  const auto sizes = [](ModelSpec s) {
+    s.finish(1);  // only learned positions are counted by the length
+    return std::tuple(s.activation == "swiglu", s.layers, s.hidden, s.heads, s.kv_heads, s.head_dim, s.ffn,
+                      s.vocab, s.experts, s.experts_per_token, s.moe_ffn, s.shared_ffn);
+  };
+  for (const KnownShape& k : shipped_catalog().shapes)
+    if (k.model.hidden == m.hidden && k.model.layers == m.layers && sizes(k.model) == sizes(m))
+      return k.names.front();
+  return m.arch;
 }
 
 const KnownShape* Catalog::shape_of_params(double params) const {

@@ -21,6 +21,9 @@ struct KnownShape {
   double window_share = 0;
   bool expert_bias = false;  // StepCase's
 };
+// The name of the known model with these sizes ("llama3-70B"); else its architecture ("llama").
+std::string model_name(const ModelSpec&);
+
 struct KnownDevice {
   std::string name;
   std::vector<std::string> match;  // how names of it begin

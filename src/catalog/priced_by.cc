@@ -77,8 +77,12 @@ std::string text_of(const PricedBy& by) {
     PricedBy all = by;
     all.site.clear();
     const auto pace = [](const PricedBy& p) { return constants_of(p)[size_t(Fit::pace)]; };
-    s += fmt::format("{} site {} (the whole step x {:.3f} of what all sites have in common)",
-                     by.software.empty() ? ":" : ",", by.site, pace(by) / pace(all));
+    FitValues paced = constants_of(all);
+    paced[size_t(Fit::pace)] = pace(by);
+    s += fmt::format("{} site {} ({} x {:.3f} of what all sites have in common)",
+                     by.software.empty() ? ":" : ",", by.site,
+                     paced == constants_of(by) ? "the whole step" : "its own exposed waits; all parts",
+                     pace(by) / pace(all));
   }
   return s;
 }

@@ -53,7 +53,7 @@ struct RunRequest {
 };
 
 // On stderr, a line each: what the run file says and its writer seldom means (spec/notes.h).
-void tell_notes(const RunSpec&, const std::string& file);
+void tell_notes(const RunSpec&, const std::string& file, bool on_this_disk = true);
 
 // resolve() by what this machine's device has.
 RunSpec resolved_here(const RunSpec&);

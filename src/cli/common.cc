@@ -49,9 +49,9 @@ RunSpec RunRequest::as_asked() const {
   return run;
 }
 
-void tell_notes(const RunSpec& run, const std::string& file) {
+void tell_notes(const RunSpec& run, const std::string& file, bool on_this_disk) {
   std::vector<std::string> notes = notes_of(run);
-  if (std::string disk = disk_note(run); !disk.empty()) notes.push_back(std::move(disk));
+  if (std::string disk = on_this_disk ? disk_note(run) : ""; !disk.empty()) notes.push_back(std::move(disk));
   for (const std::string& note : notes) say("note: {}: {}\n", visible(file), visible(note));
 }
 

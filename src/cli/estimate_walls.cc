@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/say.h"
+#include "catalog/catalog.h"
 #include "catalog/price_list.h"
 #include "cost/flops.h"
 #include "cost/walls.h"
@@ -18,11 +19,6 @@
 
 namespace trireme::cli {
 namespace {
-
-// Whose idle time is that of cost/walls.h.
-bool bubble_is_plain(std::string_view schedule) {
-  return schedule == "1f1b" || schedule == "gpipe" || schedule == "interleaved";
-}
 
 // Replayed, as the search prices this layout.
 StepForecast replayed_form_of(const PlannedRun& p) {
@@ -90,7 +86,8 @@ void from_run(const RunRequest& request, const WallsRequest& q, const std::strin
   c.of_run = true;
   c.left_out = not_counted(run.layout);
   c.saved_bytes = double(checkpoint_bytes(run));
-  c.name = run.model.arch, c.model = run.model;
+  c.name = model_name(run.model);
+  c.model = run.model;
   c.parameters = double(parameters(run.model));
   c.per = state_bytes_per_parameter(run.precision.compute, run.precision.grads, run.precision.moments);
   c.seq = run.data.seq_len, c.micro = run.batch.micro;
@@ -114,7 +111,8 @@ void forecast_by_closed_form(WallsCase& c) {
                 .micro = c.micro,
                 .microbatches = c.microbatches,
                 .chunks = c.chunks,
-                .zero = 1};
+                .zero = 1,
+                .recompute = c.recompute ? 1.0 : 0.0};
   if (c.model->moe()) step.ep = std::gcd(c.model->experts, step.dp * step.tp);
   c.forecast = closed_form_step(step, c.device, c.figures);
 }
@@ -228,6 +226,7 @@ void estimate_walls(const WallsRequest& q, const PlanSubject& subject, const Run
   c.price = q.price > 0 ? q.price : listed.per_hour > 0 ? listed.per_hour : device.price_per_hour;
   c.watts = run_watts(device.site, c.gpus);
   c.write_bandwidth = checkpoint_case(device.site, 0, c.gpus, 0).write_bandwidth;
+  c.host_bandwidth = device.site.host_bandwidth;
   if (c.of_run && q.save_s == 0) {
     CheckpointCase saves = checkpoint_case(device.site, c.saved_bytes, c.gpus, c.forecast.step_s);
     if (c.mtbf_hours > 0) saves.mtbf_s = c.mtbf_hours * 3600 / double(c.gpus);

@@ -1,11 +1,13 @@
 // trireme plan RUN.toml: what the run will cost, from the real step on meta.
 #include <array>
+#include <functional>
 
 #include "catalog/price_list.h"
 #include "cli/cli.h"
 #include "cli/disturbance.h"
 #include "cli/known_routing_option.h"
 #include "cli/search.h"
+#include "cli/slow_booking.h"
 #include "cli/used_keys.h"
 #include "forecast/alternatives.h"
 #include "forecast/axes.h"
@@ -92,7 +94,8 @@ void plan_run(const RunRequest& request, const PlanOptions& o) {
   planned.cluster.price_per_hour = listed.per_hour > 0 ? listed.per_hour : planned.device.price_per_hour;
   Schedule schedule = schedule_of(run);
   const PricedBy by = priced_by("", "", o.site, o.constants);
-  Forecast f = forecast(run, schedule, cluster, rank_threads_of(run), by);
+  SlowBooking booking("`trireme simulate --closed-form` of this run answers at once, layer by layer");
+  Forecast f = forecast(run, schedule, cluster, rank_threads_of(run), by, std::ref(booking));
   if (o.explain)
     return print_explanation(explain(run, schedule, f, rank_threads_of(run), cluster), request.json);
   find_remedies(f, run, planned.asked, cluster, rank_threads_of(run));

@@ -12,6 +12,7 @@
 #include "forecast/recompute.h"
 #include "spec/complaint.h"
 #include "spec/hf_config.h"
+#include "spec/suggest.h"
 #include "spec/toml.h"
 
 namespace trireme::cli {
@@ -33,6 +34,8 @@ SubjectModel named_model(const PlanSubject& s) {
     return shaped(k->names.front(), k->model, s.seq);
   std::vector<std::string> names;
   for (const KnownShape& k : shipped_catalog().shapes) names.push_back(k.names.front());
+  const std::string near = suggest(s.model, names);
+  if (!near.empty()) bad_request("--model: no \"{}\", did you mean {}?", s.model, near);
   bad_request("--model: no \"{}\"; right are a run file (.toml), a Hugging Face config.json, or one of: {}",
               s.model, fmt::join(names, ", "));
 }
@@ -163,7 +166,7 @@ PlannedRun run_on_device(const RunRequest& request, const std::string& name) {
         "--cluster: of {} the 16-bit peak is known, and precision.compute = \"f32\": give a cluster file "
         "(.toml), or --set precision.compute=bf16",
         name);
-  tell_notes(p.run, request.file);
+  tell_notes(p.run, request.file, false);
   return p;
 }
 
@@ -181,7 +184,8 @@ PlannedRun planned_run(RunRequest request, const std::string& cluster, const Mea
   if (is_device_name(cluster)) return run_on_device(request, cluster);
   if (!cluster.empty()) request.sets.push_back("cluster.file=" + toml_string(cluster));
   ChosenRun chosen = load_or_choose(request, false);
-  tell_notes(chosen.run, request.file);
+  // GPUs of a cluster file are elsewhere, and so is the disk of their checkpoints.
+  tell_notes(chosen.run, request.file, chosen.run.cluster.file.empty() || chosen.run.train.device == "cpu");
   PlannedRun p{std::move(chosen.run), {}, {}, std::move(chosen.note), chosen.asked};
   p.cluster = cluster_of(p.run, how);
   if (p.cluster.name.empty()) p.cluster.name = p.run.cluster.file;

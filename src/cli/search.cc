@@ -58,7 +58,9 @@ void refuse_missing(const SearchOptions& o, const PlanSubject& s, const std::opt
 void set_model(SearchRequest& q, const PlanSubject& subject, const std::optional<RunSpec>& run,
                std::string_view asked) {
   if (run) {
-    q.model = run->model, q.name = run->model.arch, q.seq = run->data.seq_len;
+    q.model = run->model;
+    q.name = model_name(run->model);
+    q.seq = run->data.seq_len;
     q.globals = {run->batch.global}, q.gpus = {run->world()};
     if (run->precision.compute == "f32")
       bad_request(
@@ -277,10 +279,12 @@ std::vector<FlipPoint> flips_of(const SearchOptions& o, const SearchRequest& q, 
 // Of what takes longer than anybody waits for without a word.
 class ShownLooks {
  public:
-  void operator()(int64_t looked_at, int64_t of, const SearchLayout& l) {
+  // A proof ends the replays at any of the listed layouts: their number predicts no end.
+  void operator()(int64_t looked_at, int64_t, const SearchLayout& l) {
     constexpr double kQuietS = 2;
+    constexpr int64_t kUnknown = 0;
     if (now_s() - begin_ < kQuietS) return;
-    if (!progress_ || looked_at < at_) progress_.emplace("confirm", of);
+    if (!progress_ || looked_at < at_) progress_.emplace("replayed layouts", kUnknown);
     progress_->update(at_ = looked_at, text_of(l));
   }
 
@@ -465,6 +469,7 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   if (values.seq > 0 && subject.seq > 0 && values.seq != subject.seq)
     bad_request("--require seq_len={}: --seq is {}; give one of the two", values.seq, subject.seq);
   if (values.seq > 0) subject.seq = values.seq;
+  if (!run && !subject.model.empty()) model_of(subject);  // an unknown name is the first fault
   refuse_missing(o, subject, run, asked);
   set_model(q, subject, run, asked);
   const int64_t given = subject.gpus > 0 ? subject.gpus : run ? run->world() : 0;

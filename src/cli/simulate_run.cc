@@ -17,9 +17,11 @@
 #include "catalog/catalog.h"
 #include "cli/plan_subject.h"
 #include "cli/search.h"
+#include "cli/slow_booking.h"
 #include "cost/checkpoint_interval.h"
 #include "cost/flops.h"
 #include "cost/goodput.h"
+#include "cost/walls.h"
 #include "forecast/booked_step.h"
 #include "forecast/forecast.h"
 #include "forecast/own_schedule.h"
@@ -167,7 +169,7 @@ bool price_as_searched(const SimulateRunRequest& q, Subject& s) {
   if (!s.scaled) return false;
   s.device = s.cluster.name;
   s.priced = "layer by layer, as search and plan price trireme's own runs";
-  if (q.has_constants()) s.priced += "; " + text_of(by);
+  if (q.has_constants()) s.priced += "; " + prices_text(s.run, s.cluster, by, n->step.step_s);
   if (q.share_links) s.priced += "; links are shared";
   s.step_flops = step_flops(step_case_of(*s.scaled), false);
   s.peak_flops = s.scaled->figures.bf16;
@@ -274,25 +276,6 @@ struct Outcome {
   double step_s() const { return double(replay.makespan) * 1e-9; }
 };
 
-// Shows that ranks are recorded, where that takes longer than somebody waits for an answer without wondering.
-class SlowBooking {
- public:
-  void operator()(int64_t done, int64_t all) {
-    constexpr double kPatience = 2;  // seconds
-    if (!bar_ && now_s() - begin_ < kPatience) return;
-    if (!bar_) {
-      say("note: each of {} ranks is recorded op by op; --closed-form answers at once, layer by layer\n",
-          all);
-      bar_.emplace("recording ranks", all);
-    }
-    bar_->update(done);
-  }
-
- private:
-  double begin_ = now_s();
-  std::optional<Progress> bar_;
-};
-
 // Sets the bytes that `plan` prints: the arena's and the drivers'.
 void set_booked_bytes(const Subject& s, std::vector<StepRow>& rows) {
   if (!composes(s.run)) return;
@@ -317,7 +300,7 @@ Outcome simulated(const SimulateRunRequest& q, const Subject& s, const Disturban
     return {std::move(rows), all.tapes,   std::move(all.replay), all.class_of,
             all.pieces,      all.seconds, q.all_ranks,           all.owned};
   }
-  SlowBooking booking;
+  SlowBooking booking("--closed-form answers at once, layer by layer");
   auto step = std::make_shared<BookedStep>(booked_step(
       s.run, schedule_of(s.run), s.cluster, rank_threads_of(s.run), d, std::ref(booking), s.of_bound));
   if (s.own_run && has_own_devices(s.cluster)) set_booked_bytes(s, step->rows);
@@ -350,9 +333,7 @@ Numbers numbers_of(const Subject& s, const Outcome& all, bool disturbed) {
   Numbers n;
   n.step_s = all.step_s();
   n.bubble = bubble_of(all.rows);
-  const std::string& kind = s.run.layout.schedule;
-  if (s.scaled && !disturbed && s.run.layout.shard_group == 0 &&
-      (kind == "1f1b" || kind == "gpipe" || kind == "interleaved")) {
+  if (s.scaled && !disturbed && s.run.layout.shard_group == 0 && bubble_is_plain(s.run.layout.schedule)) {
     ScaledRun others = *s.scaled;
     others.software = kElsewhere;
     n.closed_s = step_time(step_case_of(others), others.figures, constants_of(others.by)).total;
@@ -361,6 +342,15 @@ Numbers numbers_of(const Subject& s, const Outcome& all, bool disturbed) {
   if (n.step_s > 0 && s.peak_flops > 0)
     n.mfu = s.step_flops / (double(s.run.world()) * s.peak_flops * n.step_s);
   return n;
+}
+
+// The bubble of estimate, and what the replayed one has in addition.
+std::string equal_stages_text(const RunSpec& run, double bubble) {
+  const LayoutSpec& l = run.layout;
+  if (l.pp == 1 || !bubble_is_plain(l.schedule)) return "";
+  const double equal = bubble_share(l.pp, run.microbatches(), l.chunks).value();
+  const std::string s = fmt::format("; {:.1f} % of equal stages, as in estimate", 100 * equal);
+  return bubble > equal ? s + "; the rest waits for slower stages (embedding, head, layers) and messages" : s;
 }
 
 std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all) {
@@ -374,7 +364,8 @@ std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all)
                        seconds_text(n.closed_s), 100 * (n.step_s / n.closed_s - 1));
   out += fmt::format("\npriced     {}\n", s.priced);
   if (!s.note.empty()) out += fmt::format("assumed    {}\n", s.note);
-  out += fmt::format("bubble     {:.1f} % of a rank's own span, at most\n", 100 * n.bubble);
+  out += fmt::format("bubble     {:.1f} % of a rank's own span, at most{}\n", 100 * n.bubble,
+                     equal_stages_text(s.run, n.bubble));
   const auto fullest = std::max_element(all.rows.begin(), all.rows.end(),
                                         [](const StepRow& a, const StepRow& b) { return a.peak < b.peak; });
   if (fullest != all.rows.end() && fullest->peak > 0) {
@@ -575,12 +566,17 @@ void simulate_run(const SimulateRunRequest& q) {
     if (!failure->loss.in_save) all = simulated(q, s, d);
     text += failure_text(*failure, s, all);
   }
-  constexpr size_t kMostRows = 40;
+  constexpr size_t kMostRows = 40;  // in files
+  constexpr size_t kScreenRows = 6;
+  constexpr size_t kScreenCombs = 3;  // two lines each
   const std::vector<StepRow> shown = chosen_rows(all.rows, kMostRows);
   const Comb comb = comb_of(shown, all.replay.makespan);
-  text += rows_text(shown, all.replay.makespan);
-  if (shown.size() < all.rows.size())
-    text += fmt::format("({} more: --json has all)\n", counted(all.rows.size() - shown.size(), "group"));
+  const auto table = [&](const std::vector<StepRow>& rows, std::string_view where) {
+    std::string s = text + rows_text(rows, all.replay.makespan);
+    if (rows.size() < all.rows.size())
+      s += fmt::format("({} more: {})\n", counted(all.rows.size() - rows.size(), "group"), where);
+    return s;
+  };
   std::vector<MemoryRow> memory;
   for (const StepRow& r : shown) memory.push_back({r.name, r.memory});
   const auto memory_picture = [&] {
@@ -589,10 +585,15 @@ void simulate_run(const SimulateRunRequest& q) {
   if (!q.svg.empty()) write_text_atomic(q.svg, comb_svg(comb, s.title));
   if (!q.memory_svg.empty()) write_text_atomic(q.memory_svg, memory_picture());
   if (!q.html.empty())
-    write_text_atomic(q.html, page_of(s.title, text, comb_svg(comb, s.title) + memory_picture()));
+    write_text_atomic(
+        q.html, page_of(s.title, table(shown, "--json has all"), comb_svg(comb, s.title) + memory_picture()));
   if (!q.trace.empty()) write_trace(q, s, all);
   if (q.run.json) return print_text("{}\n", json_of(s, n, all, failure).dump(2));
-  print_text("{}\n{}\n{}{}", s.title, text, comb_legend(), comb_text(comb, q.columns));
+  const bool many = all.rows.size() > kScreenRows;
+  const std::vector<StepRow> listed = chosen_rows(all.rows, kScreenRows);
+  const std::vector<StepRow> drawn = many ? chosen_rows(all.rows, kScreenCombs) : listed;
+  print_text("{}\n{}\n{}{}", s.title, table(listed, "--html FILE draws them, --json has all"), comb_legend(),
+             comb_text(comb_of(drawn, all.replay.makespan), q.columns));
 }
 
 }  // namespace trireme::cli

@@ -55,6 +55,10 @@ double more_training(double mfu, double reach) {
   return reach / mfu - 1;
 }
 
+bool bubble_is_plain(std::string_view schedule) {
+  return schedule == "1f1b" || schedule == "gpipe" || schedule == "interleaved";
+}
+
 Ratio bubble_share(int64_t stages, int64_t microbatches, int64_t chunks) {
   require(stages >= 1 && microbatches >= 1 && chunks >= 1, "a pipeline without stages or microbatches");
   return {stages - 1, chunks * microbatches + stages - 1};

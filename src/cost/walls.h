@@ -3,6 +3,7 @@
 // forecast/forecast.h's.
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 #include "cost/memory.h"
 
@@ -45,6 +46,7 @@ struct Ratio {
   int64_t above = 0, below = 1;
   double value() const { return double(above) / double(below); }
 };
+bool bubble_is_plain(std::string_view schedule);  // "1f1b", "gpipe", "interleaved"
 Ratio bubble_share(int64_t stages, int64_t microbatches, int64_t chunks = 1);
 
 // Bytes that a layer of gpt's kind keeps of a microbatch in 16 bits with dropout (Korthikanti et al. 2022,

@@ -193,12 +193,19 @@ void add_activations(const WallsCase& c, std::vector<Worked>& lines) {
                                   kept_activation_bytes(k), "2 s b h"));
 }
 
+// Their type decides between 16 and 18 bytes per parameter.
+const char* gradients_text(const WallsCase& c) {
+  constexpr double kHalf = 2;
+  return of_bucket(c.per, Bucket::grads) == kHalf ? "gradients in 16 bits" : "gradients in f32";
+}
+
 WorkedSection memory_wall(const WallsCase& c) {
   WorkedSection s{.name = "memory", .lines = {}};
   if (c.parameters == 0) return s;
   auto& l = s.lines;
   l.push_back(state_line(c, Bucket::weights, "weights", "weights"));
-  l.push_back(state_line(c, Bucket::grads, "grads", "gradients"));
+  l.push_back(state_line(c, Bucket::grads, "grads", gradients_text(c)));
+  if (!c.of_run && c.microbatches > 1) l.back().text += "; a run file's, of several microbatches, are f32";
   l.push_back(
       state_line(c, Bucket::optimizer, "optimizer", "optimizer (Adam's two moments, master weights)"));
   const auto per = double(total(c.per)), state = per * c.parameters;
@@ -391,13 +398,17 @@ void add_saves(const WallsCase& c, double between_s, std::vector<Worked>& l) {
                  {{"stall_s", p.stall_s}, {"lost_share", p.lost}}});
     return;
   }
-  const double stall_s = c.save_s > 0 ? c.save_s : save_stall_s(c.parameters, c.gpus);
+  const double host = c.host_bandwidth > 0 ? c.host_bandwidth : kHostLink;
+  const double stall_s = c.save_s > 0 ? c.save_s : checkpoint_bytes_of(c) / double(c.gpus) / host;
   // A failure goes back to the last save that is written.
   const double write_s = write_seconds(c);
   const double every = std::max(daly_interval(stall_s, between_s), write_s);
   const double lost = checkpoint_waste(every, stall_s, between_s) + write_s / between_s;
   const double young = young_interval(stall_s, between_s);
-  const std::string cost = c.save_s > 0 ? "--save" : "14 P / n to the host at 20 GB/s";
+  const std::string cost = c.save_s > 0
+                               ? "--save"
+                               : fmt::format("{:.4g} P / n to the host at {}",
+                                             checkpoint_bytes_of(c) / c.parameters, decimal(host, "B/s"));
   const std::string numbers = fmt::format("C = {:.4g} s ({}), M = {:.4g} s", stall_s, cost, between_s);
   l.push_back(time_line("young_save_every_s", "a save every, to first order", young, "sqrt(2 C M)",
                         numbers + " (Young 1974)"));
@@ -476,7 +487,7 @@ WorkedSection time_wall(const WallsCase& c) {
   if (c.pp > 1 && c.microbatches > 0 && c.plain_bubble) {
     const Ratio b = bubble_share(c.pp, c.microbatches, c.chunks);
     l.push_back({"bubble",
-                 "pipeline bubble",
+                 "pipeline bubble, of equal stages",
                  b.value(),
                  "1",
                  fmt::format("{}/{} = {}", b.above, b.below, percent_of(b.value())),

@@ -62,6 +62,7 @@ struct WallsCase {
   double price = 0, budget = 0;
   double watts = 0;            // power of devices and machines; 0 = not stated
   double write_bandwidth = 0;  // bytes/s of all machines to storage; 0 = not stated
+  double host_bandwidth = 0;   // bytes/s of one device to its host; 0 = kHostLink
   // A run file is given: its bytes on a device and its checkpoints are those of `trireme plan`, FLOPs are
   // exact instead of 6 N D.
   bool of_run = false;

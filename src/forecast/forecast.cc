@@ -50,13 +50,13 @@ std::vector<OpForecast> price_ops(const Booking& b, const ClusterSpec& cluster, 
 
 // Expected where measured kernels take more than half of what rank 0's ops take.
 void price_step(Forecast& f, const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster,
-                int threads, const std::vector<Tape>& others) {
+                int threads, const std::vector<Tape>& others, const RecordedRanks& recorded) {
   double all_s = 0;
   for (const OpForecast& o : f.ops) all_s += o.seconds, f.unmeasured_s += o.unmeasured_s;
   f.expected = calibration_of(run, cluster) && 2 * f.unmeasured_s < all_s;
   KnownTapes known = {&f.booking.tape};
   for (const Tape& t : others) known.push_back(&t);
-  const StepTime roof = step_time(run, schedule, at_the_roof(cluster), threads, known);
+  const StepTime roof = step_time(run, schedule, at_the_roof(cluster), threads, known, recorded);
   f.time = f.expected ? step_time(run, schedule, cluster, threads, known) : roof;
   f.step_s = f.time.step_s, f.roof_s = std::min(roof.step_s, f.step_s);
   // What lies in caches moves faster than memory's bandwidth would let it.
@@ -72,7 +72,10 @@ void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& clus
                         const PricedBy& by) {
   if (f.expected || run.train.device != "cuda" || !has_own_devices(cluster)) return;
   const std::optional<NearestStep> n = nearest_step(run, cluster, by);
-  if (!n) return;
+  if (!n) {
+    f.why_unexpected = why_no_nearest_step(run, cluster);
+    return;
+  }
   f.by = by;
   const SearchedStep& s = n->step;
   f.without = n->without;
@@ -89,6 +92,7 @@ void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& clus
     f.high_s = scale * s.interval.high;
     f.roof_s = scale * s.roof_s;
   }
+  f.prices = prices_text(n->run, cluster, by, s.step_s);
   f.expected = f.closed_form = true;
 }
 
@@ -173,7 +177,7 @@ int64_t ranks_on_device(const RunSpec& run, const ClusterSpec& cluster) {
 }
 
 Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& given, int threads,
-                  const PricedBy& by) {
+                  const PricedBy& by, const RecordedRanks& recorded) {
   if (run.layout.ep_load.untrained) {
     const UntrainedLoad load = untrained_load(run, token_repeat(run));
     RunSpec now = run;
@@ -224,7 +228,8 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   else
     f.routed = routed_bytes(run, schedule, f.wire), f.routed_flops = routed_flops(run, schedule, f.booking);
   if (priced)
-    price_step(f, run, schedule, cluster, threads, others), expect_as_searched(f, run, given, threads, by);
+    price_step(f, run, schedule, cluster, threads, others, recorded),
+        expect_as_searched(f, run, given, threads, by);
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
     f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));

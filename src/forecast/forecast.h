@@ -84,6 +84,8 @@ struct Forecast {
   // measured with as many ranks and threads, else at the roof; roof_s: at the roof.
   double step_s = 0, roof_s = 0, tokens_per_s = 0;
   bool expected = false;
+  std::string
+      why_unexpected;  // the setting or figure for want of which it is not; "" = kernels, not measured
   // step_s is priced and replayed as the search does it (forecast/searched_step.h). `time` is the bound's.
   bool closed_form = false;
   // Then: settings that the search does not know. step_s is that of the step without them, times what they
@@ -92,6 +94,7 @@ struct Forecast {
   double low_s = 0, high_s = 0;  // then: the interval that 80 of 100 published runs are in
   std::vector<std::pair<std::string, double>> tolls;  // then: shares of the step, largest first
   PricedBy by;                                        // then: whose constants price the step
+  std::string prices;                                 // then: in words; "" = the shipped constants of all
   double unmeasured_s = 0;     // rank 0's ops in step_s that no measurement covers, at peak rates
   std::vector<Slowed> slowed;  // waits in step_s, in addition to its parts
   double mfu = 0, hfu = 0;
@@ -128,7 +131,8 @@ struct Forecast {
 
 // The spec is resolved. threads: of each rank. A step's time is that of its pieces replayed with their prices
 // (measure/price.h), or the search's, by the constants of `by` (Forecast::closed_form).
-Forecast forecast(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const PricedBy& by = {});
+Forecast forecast(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const PricedBy& by = {},
+                  const RecordedRanks& recorded = {});
 
 // The one line that says why a run cannot start: the worst rank, its buckets, the two cheapest remedies; or
 // "" when it fits.

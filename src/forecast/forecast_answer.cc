@@ -10,6 +10,7 @@
 #include "base/progress.h"
 #include "base/units.h"
 #include "catalog/call_price.h"
+#include "catalog/catalog.h"
 #include "comm/options.h"
 #include "forecast/forecast.h"
 #include "forecast/remedies.h"
@@ -57,13 +58,15 @@ std::string step_lines(const RunSpec& run, const Forecast& f) {
     s += fmt::format(" x {:.2f}, as without {}", f.step_s / f.roof_s, fmt::join(f.without, ", "));
   for (const Slowed& by : f.slowed) s += fmt::format(", x {:.3f} by {}", by.times, by.by);
   if (!f.expected && f.slowed.empty())
-    s += fmt::format("; expected is not known: no kernels measured in {} with {} a machine",
-                     run.precision.compute, counted(run.world(), "rank"));
+    s += "; expected is not known: " +
+         (!f.why_unexpected.empty() ? f.why_unexpected
+                                    : fmt::format("no kernels measured in {} with {} a machine",
+                                                  run.precision.compute, counted(run.world(), "rank")));
   if (!f.expected && !f.slowed.empty()) s += ": " + seconds_text(f.step_s);
   return answer_line("step", s) +
-         answer_line("speed",
-                     fmt::format("{} tokens/s, {} per rank, MFU {:.1f} %", three_digits(f.tokens_per_s),
-                                 three_digits(f.tokens_per_s / double(run.world())), 100 * f.mfu));
+         answer_line("speed", fmt::format("{}{} tokens/s, {} per rank, MFU {:.1f} %",
+                                          f.expected ? "" : "at most ", three_digits(f.tokens_per_s),
+                                          three_digits(f.tokens_per_s / double(run.world())), 100 * f.mfu));
 }
 
 std::string memory_line(const RunSpec& run, const Forecast& f) {
@@ -154,12 +157,12 @@ std::string offload_line(const Forecast& f) {
     s += fmt::format("disk {} read and {} written, {}", bytes_text(double(f.disk_read)),
                      bytes_text(double(f.disk_written)),
                      f.disk_priced ? seconds_text(f.time.exposed_disk_s) + " exposed"
-                                   : "in no time: disk_bandwidth is not stated");
+                                   : "counted as 0 s: the cluster file states no disk_bandwidth");
   if (f.host_read + f.host_written > 0)
     s += fmt::format("{}host memory {} read and {} written, {}", s.empty() ? "" : "; ",
                      bytes_text(double(f.host_read)), bytes_text(double(f.host_written)),
                      f.host_priced ? seconds_text(f.time.exposed_host_s) + " exposed"
-                                   : "in no time: host_bandwidth is not stated");
+                                   : "counted as 0 s: the cluster file states no host_bandwidth");
   return s.empty() ? "" : answer_line("offload", s);
 }
 
@@ -170,7 +173,8 @@ std::string run_lines(const RunSpec& run, const Forecast& f) {
   if (f.cost > 0) s += fmt::format(", {} in money", three_digits(f.cost));
   s = answer_line("run", s);
   if (f.watts > 0 && f.step_s > 0)
-    s += answer_line("energy", energy_text(f.watts, f.step_s, double(f.tokens)));
+    s += answer_line("energy",
+                     energy_text(f.watts, f.step_s, double(f.tokens)) + (f.expected ? "" : " at the bound"));
   if (f.checkpoint.write_s > 0 || f.own_device) s += answer_line("checkpoint", checkpoint_text(f.checkpoint));
   return s;
 }
@@ -179,7 +183,7 @@ std::string run_lines(const RunSpec& run, const Forecast& f) {
 
 std::string answer_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   std::string s = fmt::format("{} of {} parameters on {}{}, {} sequences of {} tokens per step, {}\n",
-                              run.model.arch, human_count(double(f.booking.parameters)),
+                              model_name(run.model), human_count(double(f.booking.parameters)),
                               counted(run.world(), "rank"), cluster.name.empty() ? "" : " of " + cluster.name,
                               run.batch.global, run.data.seq_len, run.precision.compute);
   if (run.lora.active())
@@ -191,7 +195,7 @@ std::string answer_text(const RunSpec& run, const Forecast& f, const ClusterSpec
     s += answer_line("batch", fmt::format("grows: {}; all but `run` is of {} sequences", ramp_text(run.batch),
                                           run.batch.global));
   s += answer_line("size", size_text(run, double(f.run_tokens)));
-  if (const std::string by = text_of(f.by); !by.empty()) s += answer_line("prices", by);
+  if (!f.prices.empty()) s += answer_line("prices", f.prices);
   for (const std::string& note : {too_few_devices(run, cluster), kinds_text(cluster)})
     if (!note.empty()) s += answer_line("note", note);
   return s + answer_line("more", "--all prints ops, memory by bucket and collectives; --json everything");

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "catalog/call_price.h"
+#include "catalog/catalog.h"
 #include "comm/options.h"
 #include "cost/flops.h"
 #include "forecast/forecast.h"
@@ -253,7 +254,9 @@ std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& 
   if (f.step_s == 0 || f.mfu == 0)
     return s + "  no peaks of this machine are known: `trireme bench` measures them\n";
   s += step_line(f) + unmeasured_text(f);
-  if (!f.expected)
+  if (!f.expected && !f.why_unexpected.empty())
+    s += "  the expected time is not known: " + f.why_unexpected + "\n";
+  else if (!f.expected)
     s += fmt::format(
         "  the expected time is not known: this cluster file has no kernels measured in {} with {} a "
         "machine{}\n",
@@ -453,8 +456,8 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
   std::string s = fmt::format(
       "{} of {} parameters: {} layers, hidden {}, {} heads ({} for keys and values), ffn {}, vocabulary {}\n"
       "a step: {} sequences of {} tokens = {} tokens in {} microbatch(es); {} compute, {} gradients\n",
-      m.arch, human_count(double(f.booking.parameters)), m.layers, m.hidden, m.heads, m.kv_heads, m.ffn,
-      m.vocab, run.batch.global, run.data.seq_len, f.tokens, run.microbatches(), run.precision.compute,
+      model_name(m), human_count(double(f.booking.parameters)), m.layers, m.hidden, m.heads, m.kv_heads,
+      m.ffn, m.vocab, run.batch.global, run.data.seq_len, f.tokens, run.microbatches(), run.precision.compute,
       run.precision.grads);
   if (run.lora.active())
     s += fmt::format("adapters of rank {} are trained: {} parameters; all others are frozen\n", run.lora.rank,

@@ -51,7 +51,7 @@ void refuse_unpriced(const ScaledRun& s) {
   if (l.offloads_inputs()) no("layout.offload", "\"" + l.offload + "\"", "\"none\" or \"state\"");
   if (l.offloads_state() && s.offload <= 0)
     bad_request(
-        "layout.offload = \"state\": nothing is said of the link to where it waits; right is a cluster file "
+        "layout.offload = \"state\": the bandwidth to where it waits is not known; expected a cluster file "
         "with {}",
         l.offload_to == "host" ? "host_bandwidth" : "disk_bandwidth");
   if (l.tp_chunks != 1) no("layout.tp_chunks", l.tp_chunks, "1");

@@ -1,5 +1,7 @@
 #include "forecast/searched_step.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -169,22 +171,22 @@ std::optional<SearchedStep> searched_step(const RunSpec& run, const ClusterSpec&
   });
 }
 
-std::optional<NearestStep> nearest_step(const RunSpec& run, const ClusterSpec& cluster, const PricedBy& by) {
-  if (std::optional<SearchedStep> s = searched_step(run, cluster, by); s && !run.lora.active())
-    return NearestStep{std::move(*s), {}, run};
-  NearestStep n;
+namespace {
+
+// The run without the settings that the search does not know; adds their keys to `without`.
+RunSpec known_part(const RunSpec& run, std::vector<std::string>& without) {
   RunSpec known = run;
   const auto reset = [&](std::string_view key, auto& value, const auto& to) {
     if (value == to) return;
     value = to;
-    n.without.emplace_back(key);
+    without.emplace_back(key);
   };
   const RunSpec plain;
   LayoutSpec& l = known.layout;
-  if (run.lora.active()) known.lora = {}, n.without.emplace_back("lora");
+  if (run.lora.active()) known.lora = {}, without.emplace_back("lora");
   reset("optimizer.name", known.optimizer.name, plain.optimizer.name);
   reset("optimizer.post_validation", known.optimizer.post_validation, "off");
-  if (run.known_routing.rows) known.known_routing = {}, n.without.emplace_back("--routing");
+  if (run.known_routing.rows) known.known_routing = {}, without.emplace_back("--routing");
   reset("layout.recompute_blocks", l.recompute_blocks, plain.layout.recompute_blocks);
   if (l.recompute == "selective")
     reset("layout.recompute_tensors", l.recompute_tensors, plain.layout.recompute_tensors);
@@ -192,12 +194,42 @@ std::optional<NearestStep> nearest_step(const RunSpec& run, const ClusterSpec& c
   reset("layout.tp_chunks", l.tp_chunks, int64_t(1));
   if (l.cp > 1) reset("layout.cp_method", l.cp_method, "ring");
   if (l.offloads_inputs()) reset("layout.offload", l.offload, l.offloads_state() ? "state" : "none");
+  return known;
+}
+
+}  // namespace
+
+std::optional<NearestStep> nearest_step(const RunSpec& run, const ClusterSpec& cluster, const PricedBy& by) {
+  if (std::optional<SearchedStep> s = searched_step(run, cluster, by); s && !run.lora.active())
+    return NearestStep{std::move(*s), {}, run};
+  NearestStep n;
+  RunSpec known = known_part(run, n.without);
   if (n.without.empty()) return std::nullopt;
   std::optional<SearchedStep> s = searched_step(known, cluster, by);
   if (!s) return std::nullopt;
   n.step = std::move(*s);
   n.run = std::move(known);
   return n;
+}
+
+std::string prices_text(const RunSpec& run, const ClusterSpec& cluster, const PricedBy& by, double step_s) {
+  const std::string text = text_of(by);
+  if (text.empty()) return "";
+  const std::optional<SearchedStep> shipped = searched_step(run, cluster, {});
+  return shipped ? text + fmt::format("; this step is x {:.3f} of the shipped constants'",
+                                      step_s / shipped->step_s)
+                 : text;
+}
+
+std::string why_no_nearest_step(const RunSpec& run, const ClusterSpec& cluster) {
+  std::vector<std::string> without;
+  try {
+    in_terms_of_search(known_part(run, without), cluster, {});
+  } catch (const Error& e) {
+    if (e.fault != Fault::request) throw;
+    return e.what();
+  }
+  return "";
 }
 
 }  // namespace trireme

@@ -55,5 +55,11 @@ struct NearestStep {
 };
 // Nothing: as searched_step(), of that run.
 std::optional<NearestStep> nearest_step(const RunSpec&, const ClusterSpec&, const PricedBy& by = {});
+// text_of(by), and what the constants change of the step of that price: "; this step is x 1.190 of the
+// shipped constants'".
+std::string prices_text(const RunSpec&, const ClusterSpec&, const PricedBy& by, double step_s);
+// The setting of the run, or the figure of the cluster, for want of which there is no nearest step; "" =
+// none.
+std::string why_no_nearest_step(const RunSpec&, const ClusterSpec&);
 
 }  // namespace trireme

@@ -190,7 +190,7 @@ namespace {
 
 // bubble: of the replay, where it is asked for.
 Replay replay_ranks(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
-                    int steps, const KnownTapes& known, double* bubble) {
+                    int steps, const KnownTapes& known, double* bubble, const RecordedRanks& recorded = {}) {
   const std::vector<int> ranks = distinct_ranks(run);
   std::vector<Tape> others(ranks.size());
   std::vector<std::vector<Price>> prices;
@@ -201,6 +201,7 @@ Replay replay_ranks(const RunSpec& run, const Schedule& schedule, const ClusterS
     if (it == known.end()) others[i] = record_training(run, schedule, threads, ranks[i], cluster, steps);
     tapes.push_back({ranks[i], it == known.end() ? &others[i] : *it, {}});
     prices.push_back(price(*tapes[i].tape, cluster, run));
+    if (recorded) recorded(int64_t(i) + 1, int64_t(ranks.size()));
   }
   for (size_t i = 0; i < ranks.size(); i++) tapes[i].prices = prices[i];
   Replay all = replay(tapes);
@@ -222,10 +223,10 @@ StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSp
 }
 
 StepTime step_time(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
-                   const KnownTapes& known) {
+                   const KnownTapes& known, const RecordedRanks& recorded) {
   StepTime t;
-  const Replay all =
-      replay_ranks(run, schedule, cluster, threads, 1, known, run.layout.pp > 1 ? &t.bubble : nullptr);
+  const Replay all = replay_ranks(run, schedule, cluster, threads, 1, known,
+                                  run.layout.pp > 1 ? &t.bubble : nullptr, recorded);
   t.step_s = double(all.makespan) * 1e-9;
   if (run.optimizer.post_validation != "off") {
     const Replay two = replay_steps(run, schedule, cluster, threads, 2, nullptr);

@@ -1,5 +1,6 @@
 // What a step's pieces cost on a machine, and the step replayed with that: the forecast of its time.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "runtime/recording.h"
@@ -43,7 +44,10 @@ Replay replay_steps(const RunSpec&, const Schedule&, const ClusterSpec&, int thr
 StepTime step_time(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const Tape& one_rank);
 // Likewise, with the tapes of more ranks known.
 using KnownTapes = std::vector<const Tape*>;
-StepTime step_time(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const KnownTapes&);
+// recorded: called after each rank's tape, with the number of tapes so far and of all.
+using RecordedRanks = std::function<void(int64_t done, int64_t all)>;
+StepTime step_time(const RunSpec&, const Schedule&, const ClusterSpec&, int threads, const KnownTapes&,
+                   const RecordedRanks& recorded = {});
 // The ranks whose steps differ, of those that stand for the others (StepTime).
 std::vector<int> distinct_ranks(const RunSpec&);
 

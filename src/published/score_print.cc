@@ -147,7 +147,10 @@ ReportJson skipped_json(const std::vector<SkippedRow>& all) {
 }  // namespace
 
 std::string score_text(const ScoreReport& r, bool rows) {
-  std::string text = counted_text(r) + skipped_text(r) + "\n";
+  std::string text =
+      counted_text(r) + skipped_text(r) +
+      "forecasts are the closed form's, with each row's software, site and recipe; search and simulate\n"
+      "replay a layout, with the software and site that they are given\n\n";
   if (rows) text += rows_text(r) + "\n";
   text += fmt::format(
       "fits, risky or does not fit, of {} runs, percent; control: weights, gradients and optimizer alone\n"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "base/error.h"
@@ -151,6 +152,30 @@ std::string alternative_lines(const SearchRequest& q, const SearchResult& r, con
   return s.empty() ? "  none fits\n" : s;
 }
 
+// Whose constants price the step, and why this program's own forecast of the layout differs: the two parts
+// that differ most.
+std::string prices_line(const SearchRequest& q, const SearchLayout& l) {
+  if (q.constants.empty()) return "";
+  if (q.software.ordered()) return answer_line("prices", q.constants);
+  LayoutCase own = q;
+  own.software = kTrireme;
+  own.fits = ordered_constants(constants_of({.device = q.device, .software = "", .site = ""}));
+  const StepSeconds mine = price_layout(own, l).time;
+  std::map<std::string_view, std::pair<double, double>> both;
+  const auto theirs = tolls_of(price_layout(q, l).time), ours = tolls_of(mine);
+  for (const auto& [name, seconds] : theirs) both[name].first = seconds;
+  for (const auto& [name, seconds] : ours) both[name].second = seconds;
+  std::vector<std::pair<double, std::string>> parts;
+  for (const auto& [name, s] : both)
+    parts.emplace_back(-std::abs(s.first - s.second),
+                       fmt::format("{} {} against {}", name, seconds_text(s.second), seconds_text(s.first)));
+  std::sort(parts.begin(), parts.end());
+  return answer_line("prices",
+                     fmt::format("{}; trireme's own step, by the constants of all software and its "
+                                 "own overlap, takes at least {}: {}, {}",
+                                 q.constants, seconds_text(mine.total), parts[0].second, parts[1].second));
+}
+
 // The effect of another batch, if the devices' number does not divide with the given one.
 std::string batch_line(const SearchRequest& q, const SearchResult& r) {
   if (q.asked_global == 0) return "";
@@ -231,7 +256,7 @@ std::string found_text(const SearchRequest& q, const SearchResult& r, const Sear
                                g.spares == 1 ? "" : "s", three_digits(paid)));
   s += searched_line(q, r, all);
   if (!q.note.empty()) s += answer_line("note", q.note);
-  if (!q.constants.empty()) s += answer_line("prices", q.constants);
+  s += prices_line(q, best.priced->layout);
   return s + answer_line("run file", "--out FILE writes it, --all prints it");
 }
 

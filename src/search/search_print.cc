@@ -219,13 +219,16 @@ std::string refused_text(const SearchRequest& q, const SearchResult& r) {
     const Refused& no = r.refused[i];
     if (no.divisions == 0 && no.candidates == 0) continue;
     if (Refusal(i) == Refusal::memory) {
-      s += fmt::format("  {}: {} candidates, and {} divisions in whole; nearest, {} over {}: {}\n",
+      // Tapes leave out holes of the arena and buffers that only a booking finds.
+      s += fmt::format("  {}: {} candidates, and {} divisions in whole; nearest, {}{} over {}: {}\n",
                        text_of(Refusal(i)), count_text(no.candidates), count_text(no.divisions),
-                       bytes_text(over_bytes(q, no)), bytes_text(q.figures.memory * q.memory_share),
-                       text_of(no.nearest));
+                       q.software.taped() ? "at least " : "", bytes_text(over_bytes(q, no)),
+                       bytes_text(q.figures.memory * q.memory_share), text_of(no.nearest));
     } else {
-      s += fmt::format("  {}: {} divisions, such as {}\n", text_of(Refusal(i)), count_text(no.divisions),
-                       division_text(no.nearest));
+      const std::string batch =
+          q.globals.size() > 1 ? fmt::format(" with {} sequences", no.nearest.global) : "";
+      s += fmt::format("  {}: {} divisions, such as {}{}\n", text_of(Refusal(i)), count_text(no.divisions),
+                       division_text(no.nearest), batch);
     }
   }
   return s;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 namespace trireme {
@@ -92,6 +93,26 @@ std::string rows_text(const std::vector<StepRow>& rows, int64_t makespan) {
   return out;
 }
 
+namespace {
+
+// Returns at most `most` of the rows in `order`: disturbed ones, then others at equal distances with both
+// ends.
+std::vector<size_t> spread(const std::vector<size_t>& order, const std::vector<StepRow>& rows, size_t most) {
+  std::vector<size_t> out;
+  size_t at = 0;
+  while (at < order.size() && out.size() < most && rows[order[at]].disturbed) out.push_back(order[at++]);
+  std::set<int> stages;
+  size_t end = at;  // the largest group of each stage
+  while (end < order.size() && stages.insert(rows[order[end]].pp).second) end++;
+  const size_t groups = end - at, room = most - out.size();
+  if (groups <= room) end = at + room;
+  for (size_t i = 0; i < room; i++)
+    out.push_back(order[groups <= room ? at + i : room == 1 ? at : at + i * (groups - 1) / (room - 1)]);
+  return out;
+}
+
+}  // namespace
+
 std::vector<StepRow> chosen_rows(const std::vector<StepRow>& rows, size_t most) {
   std::map<int, size_t> largest;  // by pipeline rank
   for (size_t i = 0; i < rows.size(); i++) {
@@ -102,7 +123,7 @@ std::vector<StepRow> chosen_rows(const std::vector<StepRow>& rows, size_t most) 
   std::vector<size_t> order(rows.size());
   for (size_t i = 0; i < order.size(); i++) order[i] = i;
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return worth(a) < worth(b); });
-  order.resize(std::min(order.size(), most));
+  if (order.size() > most) order = spread(order, rows, most);
   std::sort(order.begin(), order.end());
   std::vector<StepRow> out;
   for (size_t i : order) out.push_back(rows[i]);

@@ -221,7 +221,12 @@ ClusterSpec parse_cluster(std::string_view toml, std::string_view file) {
   return cluster;
 }
 ClusterSpec load_cluster(const fs::path& path) {
-  return parse_cluster(read_small(path, kMostTomlBytes), path.string());
+  const std::string text = read_small(path, kMostTomlBytes);
+  if (parse_toml(text, path.string()).empty())
+    bad_request(
+        "{}: the file has no keys; expected a cluster file, such as `trireme bench --out FILE` writes",
+        path.string());
+  return parse_cluster(text, path.string());
 }
 
 std::string save_cluster(const ClusterSpec& cluster) {

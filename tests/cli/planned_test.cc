@@ -81,7 +81,8 @@ TEST(Planned, AUsersOwnStepsCalibrateEveryForecast) {
   const json plain = planned(tmp.path(), simulate),
              mine = planned(tmp.path(), and_also(simulate, {"--constants", own}));
   EXPECT_NEAR(mine["step_s"].get<double>() / plain["step_s"].get<double>(), times, 0.01);
-  EXPECT_NE(mine["priced"].get<std::string>().find("software llama3, site mine (the whole step x 1."),
+  EXPECT_NE(mine["priced"].get<std::string>().find(
+                "software llama3, site mine (its own exposed waits; all parts x 1."),
             std::string::npos)
       << mine["priced"];
 
@@ -268,8 +269,66 @@ TEST(Planned, AShortfallIsBytes) {
     }
   EXPECT_TRUE(said);
   const Ran r = trireme(tmp.path(), search);
-  EXPECT_NE(r.out.find(fmt::format("nearest, {} over 85.9 GB", bytes_text(nearest))), std::string::npos)
+  EXPECT_NE(r.out.find(fmt::format("nearest, at least {} over 85.9 GB", bytes_text(nearest))),
+            std::string::npos)
       << r.out;
+}
+
+// Offload over a link that the cluster file does not state makes a bound, which says which key is missing.
+// Sizes of a known model are printed by its name. A GPU cluster's disk is not this machine's.
+TEST(Planned, AnOffloadWithoutALinkIsABound) {
+  TempFolder tmp;
+  const std::string run = (tmp / "run.toml").string();
+  put_file(run, fmt::format("[model]\nvocab = 128256\nlayers = 32\nhidden = 4096\nheads = 32\nkv_heads = 8\n"
+                            "ffn = 14336\n[data]\nseq_len = 4096\n[batch]\nglobal = 8\nmicro = 1\n[layout]\n"
+                            "dp = 8\nzero = 3\nrecompute = \"full\"\noffload = \"state\"\n[train]\n"
+                            "device = \"cuda\"\ncomm = \"nccl\"\nsum_order = \"auto\"\nkeep = 1000000\n"
+                            "[cluster]\nfile = \"{}\"\n",
+                            (source_dir() / "configs/cluster/h100-sxm-8.toml").string()));
+  const Ran bound = trireme(tmp.path(), {"plan", run});
+  EXPECT_EQ(bound.out.rfind("llama3-8B of 8.03 B parameters on 8 ranks", 0), 0u) << bound.out;
+  EXPECT_NE(bound.out.find("expected is not known: layout.offload = \"state\": "), std::string::npos)
+      << bound.out;
+  EXPECT_NE(bound.out.find("\n  speed       at most "), std::string::npos) << bound.out;
+  EXPECT_EQ(bound.err.find("train.keep"), std::string::npos) << bound.err;
+  const Ran known = trireme(tmp.path(), {"plan", run, "--set", "layout.offload_to=host"});
+  EXPECT_EQ(known.out.find("at most "), std::string::npos) << known.out;
+  EXPECT_NE(known.out.find(" expected, "), std::string::npos) << known.out;
+
+  // The factor of other constants on the step is printed, whichever parts they change.
+  const auto step = [&](const std::vector<std::string>& more) {
+    return planned(tmp.path(),
+                   and_also({"plan", run, "--set", "layout.offload=none"}, more))["best"]["step_s"]
+        .get<double>();
+  };
+  const std::vector<std::string> site = {"--site", "selene"};
+  const std::string prices =
+      trireme(tmp.path(), and_also({"plan", run, "--set", "layout.offload=none"}, site)).out;
+  EXPECT_NE(
+      prices.find(fmt::format("; this step is x {:.3f} of the shipped constants'", step(site) / step({}))),
+      std::string::npos)
+      << prices;
+}
+
+// Full recompute takes a third more FLOPs of hardware, and the forecast of a named model counts it.
+TEST(Planned, RecomputeIsInTheForecastOfANamedModel) {
+  TempFolder tmp;
+  const std::vector<std::string> args = {
+      "estimate", "--model", "llama3-8B", "--cluster", "H100",           "--gpus", "8",
+      "--seq",    "4096",    "--tp",      "8",         "--microbatches", "8"};
+  const auto mfu = [&](const std::vector<std::string>& more) {
+    return planned(tmp.path(), and_also(args, more))["time"]["mfu"]["value"].get<double>();
+  };
+  EXPECT_NEAR(mfu({"--recompute"}) / mfu({}), 0.75, 0.05);
+}
+
+// A rejected division is shown with the batch that rejects it, where a search looks at two.
+TEST(Planned, ARejectedDivisionNamesItsBatch) {
+  TempFolder tmp;
+  const Ran r = trireme(tmp.path(), {"search", "--model", "llama3-8B", "--cluster", "H100", "--gpus", "56",
+                                     "--as", "nemo", "--seq", "4096", "--global-batch", "64", "--all"});
+  EXPECT_NE(r.out.find("dp does not divide the global batch: "), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("such as dp 56 with 64 sequences\n"), std::string::npos) << r.out;
 }
 
 // Two chunks are what a V takes, and nearer to what was asked for than another schedule.

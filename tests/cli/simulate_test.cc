@@ -179,6 +179,18 @@ TEST(Simulate, MemoryIsThePlans) {
   }
 }
 
+// Sixteen stages fit a screen, the last one among those shown; the bubble of equal stages is estimate's.
+TEST(Simulate, ADeepPipelineFitsAScreen) {
+  TempFolder tmp;
+  const Ran r = trireme(tmp.path(), {"simulate", "--model", "llama3-8B", "--cluster", "H100", "--layout",
+                                     "pp=16 dp=4 zero=1 micro=1 global=64 seq=4096"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_LE(std::count(r.out.begin(), r.out.end(), '\n'), 25) << r.out;
+  EXPECT_NE(r.out.find("\nstage 15 "), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("(10 groups more: "), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find(" at most; 48.4 % of equal stages, as in estimate"), std::string::npos) << r.out;
+}
+
 // A step that is priced at peak rates is called a bound.
 TEST(Simulate, AStepAtPeakRatesIsABound) {
   TempFolder tmp;
