@@ -5,8 +5,10 @@
 namespace trireme {
 
 const BoundStep::Passes& BoundStep::passes_of(const StepCase& c, const DeviceFigures& d, const FitValues& f,
-                                              size_t again) {
-  std::unique_ptr<Passes>& passes = passes_[2 * again + (c.chunks > 1)][size_t(c.nearest)];
+                                              size_t kind) {
+  const size_t at = 2 * kind + (c.chunks > 1);
+  if (passes_.size() <= at) passes_.resize(at + 1);
+  std::unique_ptr<Passes>& passes = passes_[at][size_t(c.nearest)];
   if (passes) return *passes;
   const WorkPrices prices(c, d, f);
   passes = std::make_unique<Passes>();
@@ -33,8 +35,8 @@ void BoundStep::set_passes(const Passes& passes) {
 }
 
 double BoundStep::least(StepBound& bound, std::string_view schedule, const StepCase& c,
-                        const DeviceFigures& d, const FitValues& f, size_t again) {
-  const Passes& passes = passes_of(c, d, f, again);
+                        const DeviceFigures& d, const FitValues& f, size_t kind) {
+  const Passes& passes = passes_of(c, d, f, kind);
   set_passes(passes);
   work_.message = passes.message;
   return 1e-9 * bound.least({.schedule = schedule,
@@ -88,16 +90,17 @@ BoundCase BoundStep::case_of(std::string_view schedule, const StepCase& c, const
           .work = &work_};
 }
 
-double BoundStep::lane(StepBound& bound, std::string_view schedule, const StepCase& c, const DeviceFigures& d,
-                       const FitValues& f, const LayoutSpec& keys, size_t again, size_t sharding) {
-  const Passes& passes = passes_of(c, d, f, again);
-  return 1e-9 * bound.lane(case_of(schedule, c, d, f, keys, passes, states_of(c, d, f, passes, sharding)));
+double BoundStep::sharded(StepBound& bound, std::string_view schedule, const StepCase& c,
+                          const DeviceFigures& d, const FitValues& f, const LayoutSpec& keys, size_t kind,
+                          size_t sharding) {
+  const Passes& passes = passes_of(c, d, f, kind);
+  return 1e-9 * bound.sharded(case_of(schedule, c, d, f, keys, passes, states_of(c, d, f, passes, sharding)));
 }
 
 StepSeconds BoundStep::of(StepBound& bound, std::string_view schedule, const StepCase& c,
-                          const DeviceFigures& d, const FitValues& f, const LayoutSpec& keys, size_t again,
+                          const DeviceFigures& d, const FitValues& f, const LayoutSpec& keys, size_t kind,
                           size_t sharding, bool exact) {
-  const Passes& passes = passes_of(c, d, f, again);
+  const Passes& passes = passes_of(c, d, f, kind);
   const States& states = states_of(c, d, f, passes, sharding);
   const BoundParts b = bound.of(case_of(schedule, c, d, f, keys, passes, states), exact);
   const StepParts& all = passes.parts;

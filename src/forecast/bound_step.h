@@ -16,22 +16,18 @@ class BoundStep {
   // For many layouts of one division. Collectives among replicas depend on sharding, offload and the order of
   // axes; passes depend on the microbatch, recompute, whether there are several chunks, and the order of
   // axes.
-  void clear() { clear_passes(), states_.clear(); }  // another division
-  void clear_passes() {                              // another microbatch
-    for (auto& by_order : passes_)
-      for (std::unique_ptr<Passes>& p : by_order) p.reset();
-  }
+  void clear() { passes_.clear(), states_.clear(); }  // another division
   // schedule: a name of the search. keys: for those that StepCase lacks. exact: as StepBound::of().
-  // Requires: StepCase::software.ordered(). again, sharding: numbers of the recompute and of the sharding and
-  // place of its state.
+  // Requires: StepCase::software.ordered(). kind, sharding: numbers of the microbatch and recompute, and of
+  // the sharding and place of its state.
   StepSeconds of(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&,
-                 const FitValues&, const LayoutSpec& keys, size_t again, size_t sharding, bool exact = false);
+                 const FitValues&, const LayoutSpec& keys, size_t kind, size_t sharding, bool exact = false);
   // Seconds that no sharding takes less than, at once (StepBound::least).
   double least(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
-               size_t again);
-  // Seconds that its collectives take alone (StepBound::lane).
-  double lane(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
-              const LayoutSpec& keys, size_t again, size_t sharding);
+               size_t kind);
+  // Seconds that this sharding takes at least, nearly at once (StepBound::sharded).
+  double sharded(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&,
+                 const FitValues&, const LayoutSpec& keys, size_t kind, size_t sharding);
 
  private:
   struct Passes {
@@ -40,7 +36,7 @@ class BoundStep {
     int64_t message = 0, update = 0;
     double slower = 1;
   };
-  const Passes& passes_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t again);
+  const Passes& passes_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t kind);
   void set_passes(const Passes&);  // writes work_
   struct States {
     std::array<LayerWork, kWorkLayers> layers;
@@ -52,8 +48,8 @@ class BoundStep {
   BoundCase case_of(std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
                     const LayoutSpec& keys, const Passes&, const States&);
 
-  std::array<std::array<std::unique_ptr<Passes>, kOrders>, 6> passes_;  // by recompute and chunks, and order
-  std::vector<std::array<std::optional<States>, kOrders>> states_;      // by sharding
+  std::vector<std::array<std::unique_ptr<Passes>, kOrders>> passes_;  // by kind and chunks
+  std::vector<std::array<std::optional<States>, kOrders>> states_;    // by sharding
   WorldWork work_;
 };
 

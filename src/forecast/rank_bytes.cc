@@ -89,12 +89,19 @@ struct RankBytes::Impl {
   using LayerKey = std::tuple<int64_t, bool, bool, int64_t, bool, Again>;
   std::map<LayerKey, LayersByRows> by_rows;
   std::map<std::pair<LayerKey, double>, RecordedLayers> layers;  // by sequences of a rank
+  // Some layers with these units: neither cp nor recompute changes states.
+  using StatesKey = std::tuple<int64_t, bool, int64_t, bool>;
+  static StatesKey states_key(const LayerKey& k) {
+    return {std::get<0>(k), std::get<1>(k), std::get<3>(k), std::get<4>(k)};
+  }
+  std::map<StatesKey, const RecordedLayers*> like;
   // The current layouts, equal except for their sharding; and those whose optimizer state waits elsewhere.
   struct Kind {
     SearchLayout layout;
     const RecordedLayers* recorded = nullptr;
     HeldBytes bytes{};
-    double forwarded = 0;  // the kind of block that keeps less
+    // The kind of block that keeps less, and that needs less while it runs forward.
+    double forwarded = 0, running = 0;
     std::vector<MemoryMoments::Least> least;
     std::map<UnitPolicy, const std::vector<RankKind>*> ranks;
   };
@@ -110,12 +117,16 @@ struct RankBytes::Impl {
     return it->second;
   }
 
-  const RecordedLayers& layers_of(const SearchLayout& l) {
+  LayerKey key_of(const SearchLayout& l) const {
     const bool v = default_chunks(l.schedule) > 1 && l.schedule != "interleaved";
     const bool split = run.model.tied && l.pp > 1 && !v;
+    return {l.tp, split, l.cp > 1, l.ep, l.microbatches() > 1, l.again};
+  }
+
+  const RecordedLayers& layers_of(const SearchLayout& l) {
+    const LayerKey key = key_of(l);
     // Two ranks of cp stand for more: blocks of keys and values travel in the same buffers.
     const int64_t cp = std::min<int64_t>(l.cp, 2);
-    const LayerKey key{l.tp, split, cp > 1, l.ep, l.microbatches() > 1, l.again};
     const double sequences = double(l.micro) * double(cp) / double(l.cp);
     const auto [it, fresh] = layers.try_emplace({key, sequences});
     if (!fresh) return it->second;
@@ -126,20 +137,31 @@ struct RankBytes::Impl {
       one.cp = cp;
       one.micro = 1;
       one.global = l.dp * std::min<int64_t>(2, l.microbatches());
-      rows = by_rows.try_emplace(key, resolve(with_layout(run, one), {.native_bf16 = true}), split).first;
+      rows = by_rows.try_emplace(key, resolve(with_layout(run, one), {.native_bf16 = true}), std::get<1>(key))
+                 .first;
     }
-    return it->second = rows->second.at(sequences);
+    it->second = rows->second.at(sequences);
+    like[states_key(key)] = &it->second;
+    return it->second;
   }
 
   Kind& kind_of_layout(const SearchLayout& l) {
     Kind& k = kinds[l.offload];
     if (k.recorded && k.layout.holds_as(l)) return k;
-    k = {
-        .layout = l, .recorded = &layers_of(l), .bytes = {}, .forwarded = INFINITY, .least = {}, .ranks = {}};
+    k = {.layout = l,
+         .recorded = &layers_of(l),
+         .bytes = {},
+         .forwarded = INFINITY,
+         .running = INFINITY,
+         .least = {},
+         .ranks = {}};
     k.bytes = bytes_of(*k.recorded);
-    for (const WorkLayer b : {kDenseLayer, kExpertLayer})
-      if (!k.recorded->kinds[size_t(b)].own.empty())
-        k.forwarded = std::min(k.forwarded, k.bytes[size_t(b) * kHeldStates + kForwarded]);
+    for (const WorkLayer b : {kDenseLayer, kExpertLayer}) {
+      const LayerBytes& block = k.recorded->kinds[size_t(b)];
+      if (block.own.empty()) continue;
+      k.forwarded = std::min(k.forwarded, k.bytes[size_t(b) * kHeldStates + kForwarded]);
+      k.running = std::min(k.running, block.passes[kPassForward].high);
+    }
     k.least = moments.least(pipeline_of(l));
     return k;
   }
@@ -152,6 +174,7 @@ struct RankBytes::Impl {
     UnitSharers dense, experts;
     std::array<double, kMostUnits * kHeldUnits> units{};
     std::array<double, size_t(kWorkLayers)> kept{};
+    double gathered = 0;  // bytes while a block runs: the kind that needs less
   };
   // Layouts with equal units.
   using Divided = std::tuple<int64_t, int64_t, int64_t, double, std::string_view>;
@@ -182,9 +205,17 @@ struct RankBytes::Impl {
       at[kOnWire] = std::max(r.wired(u, by.shards), by.zero == 0 ? double(r.policy.bucket_bytes) : 0);
       kept[u] = r.kept(u, by, s.dense.shards, !l.offload);
     }
+    s.gathered = INFINITY;
     for (size_t k = 0; k < s.kept.size(); k++) {
       s.kept[k] = r.kinds[k].buffers;
-      for (const uint32_t u : r.kinds[k].own) s.kept[k] += kept[u];
+      double gathered = 0;
+      for (const uint32_t u : r.kinds[k].own) {
+        s.kept[k] += kept[u];
+        if ((r.units[u].experts ? s.experts : s.dense).all > 1)
+          gathered += s.units[u * kHeldUnits + kGatheredUnit];
+      }
+      if ((k == kDenseLayer || k == kExpertLayer) && !r.kinds[k].own.empty())
+        s.gathered = std::min(s.gathered, gathered);
     }
     return s;
   }
@@ -203,14 +234,36 @@ struct RankBytes::Impl {
     return policy;
   }
 
-  StepMemory least(const SearchLayout& l, double base) {
+  // Null: the layout's own tapes are recorded, or no tapes of such units.
+  const RecordedLayers* with_its_units(const SearchLayout& l) const {
+    const LayerKey key = key_of(l);
+    if (by_rows.count(key)) return nullptr;
+    const auto at = like.find(states_key(key));
+    return at == like.end() ? nullptr : at->second;
+  }
+
+  StepMemory least(const SearchLayout& l, double base, double enough) {
+    if (const RecordedLayers* r = with_its_units(l)) {
+      const Shares& s = shares_of(l, *r);
+      double states = 0;
+      for (const MemoryMoments::Least& rank : moments.least(pipeline_of(l)))
+        states = std::max(states, states_of(rank.layers, *r, s) - r->rest);
+      if (states + base > enough) return {.states = states, .base = base, .total = states + base};
+    }
     const Kind& kind = kind_of_layout(l);
     const RecordedLayers& r = *kind.recorded;
     const Shares& s = shares_of(l, r);
     StepMemory most;
     for (const MemoryMoments::Least& rank : kind.least) {
-      const double states = states_of(rank.layers, r, s), held = double(rank.blocks) * kind.forwarded,
-                   total = states + held + base;
+      const double states = states_of(rank.layers, r, s);
+      double held = 0;
+      // The last of these blocks runs forward.
+      if (rank.blocks > 0) held = double(rank.blocks - 1) * kind.forwarded + kind.running + s.gathered;
+      // Then the head does.
+      if (l.chunks == 1 && rank.layers[kHeadLayer] > 0)
+        held = std::max(held,
+                        double(rank.blocks) * kind.forwarded + r.kinds[kHeadLayer].passes[kPassForward].high);
+      const double total = states + held + base;
       if (total > most.total) most = {.states = states, .activations = held, .base = base, .total = total};
     }
     return most;
@@ -258,8 +311,8 @@ RankBytes::~RankBytes() = default;
 StepMemory RankBytes::of(const SearchLayout& l, double base) {
   return impl_->of(l, base);
 }
-StepMemory RankBytes::least(const SearchLayout& l, double base) {
-  return impl_->least(l, base);
+StepMemory RankBytes::least(const SearchLayout& l, double base, double enough) {
+  return impl_->least(l, base, enough);
 }
 
 }  // namespace trireme

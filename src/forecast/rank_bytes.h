@@ -1,6 +1,7 @@
 // A layout's memory in trireme's own runs: what its layers keep and need by their tapes (layer_bytes.h), at
 // the moments that its programs have (memory_moments.h). docs/search.md, "Memory".
 #pragma once
+#include <cmath>
 #include <memory>
 #include <optional>
 
@@ -17,8 +18,9 @@ class RankBytes {
   ~RankBytes();
   // Memory of the most loaded rank. base: StepMemory::base.
   StepMemory of(const SearchLayout&, double base);
-  // At most that memory, at once: states, and the layers that microbatches hold.
-  StepMemory least(const SearchLayout&, double base);
+  // At most that memory, at once: states, and the layers that microbatches hold. If states alone are more
+  // than `enough`, these may do, which need no tapes of the layout's own.
+  StepMemory least(const SearchLayout&, double base, double enough = INFINITY);
 
  private:
   struct Impl;

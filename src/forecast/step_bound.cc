@@ -132,6 +132,15 @@ struct StepBound::Impl {
     return most * double(c.microbatches);
   }
 
+  double sharded(const BoundCase& c) {
+    const Cut& cut = cut_of(c);
+    const auto paths = paths_of(c);
+    const PricesAt at = prices_at(c, false);
+    double end = 0;
+    for (const int k : cut.ranks) end = std::max(end, paths(k).end(at));
+    return std::max(least(c), lane(c)) + end;
+  }
+
   PricesAt prices_at(const BoundCase& c, bool exact) const {
     PricesAt at{.prices = prices_of(*c.work), .number = 1, .profile = 1, .exact = exact};
     const Prices& all = at.prices;
@@ -207,8 +216,8 @@ BoundParts StepBound::of(const BoundCase& c, bool exact) {
 double StepBound::least(const BoundCase& c) {
   return impl_->least(c);
 }
-double StepBound::lane(const BoundCase& c) {
-  return impl_->lane(c);
+double StepBound::sharded(const BoundCase& c) {
+  return impl_->sharded(c);
 }
 
 }  // namespace trireme

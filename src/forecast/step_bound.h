@@ -53,8 +53,9 @@ class StepBound {
   // Returns a rougher bound at once: a rank's passes, between the first microbatch's way to it and the last
   // one's way back. Does not read collectives among replicas.
   double least(const BoundCase&);
-  // Another one: collectives among replicas, which are one after another. 0 with ZeRO 0 and 1.
-  double lane(const BoundCase&);
+  // A closer one that takes little longer: or the collectives among replicas, which are one after another;
+  // and the step's end.
+  double sharded(const BoundCase&);
 
  private:
   struct Impl;

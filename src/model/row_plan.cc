@@ -80,17 +80,21 @@ RowPlan::Round RowPlan::round(int64_t t, bool with_rows) const {
     r.receive.push_back(piece(t, peer, rank_).size());
   }
   r.offsets = {0};
+  std::vector<Piece> pieces;
+  for (int64_t from = 0; from < ranks_; from++) pieces.push_back(piece(t, from, rank_));
+  std::vector<int64_t> begins(size_t(ranks_), 0);  // the expert's first row in each rank's segment
   int64_t filled = 0;
   for (int64_t e = rank_ * own_; e < (rank_ + 1) * own_; e++) {
     int64_t arrived = 0;  // rows of the ranks before
     for (int64_t from = 0; from < ranks_; from++) {
-      int64_t begin = 0;  // of the expert, in the segment
-      for (int64_t lower = rank_ * own_; lower < e; lower++) begin += count(from, lower);
-      const Piece p = piece(t, from, rank_);
-      const int64_t first = std::max(begin, p.begin), last = std::min(begin + count(from, e), p.end);
+      int64_t& begin = begins[size_t(from)];
+      const Piece& p = pieces[size_t(from)];
+      const int64_t end = begin + count(from, e);
+      const int64_t first = std::max(begin, p.begin), last = std::min(end, p.end);
       for (int64_t i = first; with_rows && i < last; i++) r.order.push_back(int32_t(arrived + i - p.begin));
       filled += std::max<int64_t>(0, last - first);
       arrived += p.size();
+      begin = end;
     }
     r.offsets.push_back(int32_t(filled));
   }

@@ -56,19 +56,31 @@ std::string LayerRecorder::kind_of(size_t layer) const {
       s += fmt::format(" {}{}", c.embedding && layer == c.first ? "e" : "",
                        c.head && layer + 1 == c.last ? "h" : "");
   const std::string own(r.stage_.layers[layer]->name());
-  const auto part_of = [&](const std::string& name) {
-    return name.starts_with(own) ? name.substr(own.size()) : name;
+  const auto add_name = [&](std::string_view name) {
+    s += ' ';
+    s += name.starts_with(own) ? name.substr(own.size()) : name;
   };
-  for (const ParamDecl& d : decls)
-    s += fmt::format("; {} {} {}", part_of(d.name), part_of(d.tied_to),
-                     r.fp8_ && !d.linear.empty() && r.fp8_->has(d.linear));
+  // There may be many: a model with experts has hundreds in a layer.
+  const auto add_number = [&](int64_t n) { s += fmt::format_int(n).c_str(); };
+  for (const ParamDecl& d : decls) {
+    s += ';';
+    add_name(d.name), add_name(d.tied_to);
+    s += r.fp8_ && !d.linear.empty() && r.fp8_->has(d.linear) ? " fp8" : "";
+  }
   for (const uint32_t u : r.shape_.layers[layer].units) {
     const Unit& unit = params_.units[u];
     s += unit.layer == layer ? " unit" : " other unit";
     for (size_t i = unit.first; i < unit.last; i++) {
       const Param& p = params_.params[i];
-      s += fmt::format(", {} {}", part_of(p.decl.name), p.decl.frozen);
-      for (int d = 0; d < p.stored.rank; d++) s += fmt::format(" {}/{}", p.box.extent[d], p.stored[d]);
+      s += ',';
+      add_name(p.decl.name);
+      if (p.decl.frozen) s += " frozen";
+      for (int d = 0; d < p.stored.rank; d++) {
+        s += ' ';
+        add_number(p.box.extent[d]);
+        s += '/';
+        add_number(p.stored[d]);
+      }
     }
   }
   if (r.run_.known_routing.rows) s += " " + own;

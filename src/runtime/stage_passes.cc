@@ -121,10 +121,12 @@ void StagePasses::find_shape(std::span<const std::vector<ParamDecl>> decls) {
     std::vector<uint32_t>& units = layer.units;
     for (size_t u = 0; u < params.units.size(); u++)
       if (params.units[u].layer == l) units.push_back(uint32_t(u));
-    for (const ParamDecl& d : decls[l])
+    for (const ParamDecl& d : decls[l]) {
+      if (d.tied_to.empty()) continue;
       for (size_t u = 0; u < params.units.size(); u++)
         for (size_t i = params.units[u].first; i < params.units[u].last; i++)
-          if (!d.tied_to.empty() && params.params[i].decl.name == d.tied_to) units.push_back(uint32_t(u));
+          if (params.params[i].decl.name == d.tied_to) units.push_back(uint32_t(u));
+    }
   }
   for (const Chunk& c : chunks_) shape_.stages.push_back({c.stage, c.first, c.last, c.embedding, c.head});
   shape_.tied = run_.model.tied;

@@ -265,16 +265,19 @@ Confirmation confirm(const SearchRequest& q, SearchResult& r, const ConfirmReque
   const auto most = size_t(std::max<int64_t>(1, request.most));
   std::vector<double> fit;  // scores of the best that fit, ascending
   const Books books = [&](double score) { return fit.size() < most || score < fit.back(); };
-  all.proven = q.software.ordered() && int64_t(r.best.size()) < q.best;
+  all.ran_out = int64_t(r.best.size()) >= q.best;
+  all.proven = q.software.ordered() && !all.ran_out;
   for (BoundOrder order(q, r.best); const Priced* p = order.next();) {
     const auto looked_at = int64_t(all.looked_at.size());
     if (fit.size() == most && fit[0] <= p->score) {
       all.proven = q.software.ordered();
+      all.ran_out = false;
       break;
     }
     if ((!q.software.ordered() && looked_at == kMostConfirmed) ||
         (looked_at > 0 && now_s() - begin > request.seconds)) {
       all.proven = false, all.next_score = p->score;
+      all.ran_out = false;
       break;
     }
     if (request.progress) request.progress(looked_at, int64_t(r.best.size()), p->layout);
@@ -421,12 +424,20 @@ Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const Confirm
     // With what was learned nothing is left to look at: what did not fit as booked is the answer.
     if (all.looked_at.empty()) std::swap(all, before);
     all.seconds = now_s() - begin;
+    const auto remember = [&] {
+      for (Confirmed& c : all.looked_at)
+        if (!known.of(c.priced.layout)) known.looked_at.push_back(std::move(c));
+    };
+    if (all.ran_out && q.software.ordered() && q.best < kMostBounded) {
+      q.best = kMostBounded;
+      remember();
+      continue;
+    }
     const bool some = all.some_hold();
     const bool last = i == kMostSearches;
     if ((some || (q.software.ordered() && i <= kMostSearches / 2)) && !last &&
         learn_booked(q, all.looked_at)) {
-      for (Confirmed& c : all.looked_at)
-        if (!known.of(c.priced.layout)) known.looked_at.push_back(std::move(c));
+      remember();
       continue;
     }
     if (some || (r.best.empty() && i > 1) || last || !learn(q, all)) {

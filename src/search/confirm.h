@@ -43,6 +43,7 @@ struct Confirmation {
   // ran out, or layouts are ranked by a closed form (other software).
   bool proven = false;
   double next_score = 0;  // not proven: the least bound of those that were not replayed
+  bool ran_out = false;   // all that the search kept were examined, and there are others
   int64_t dropped = 0;
   double seconds = 0;
   const Confirmed* of(const SearchLayout&) const;  // null: it was not looked at
@@ -57,20 +58,22 @@ struct Confirmation {
 // result, and what this version does not run where it runs any, and ranks the others by their replayed step.
 // Of each division that loses its best layout the next that is known takes its place.
 inline constexpr int64_t kMostConfirmed = 24;  // from the front; also if layouts are ranked by a closed form
-// How many layouts a search keeps (SearchRequest::best) so that confirm() has enough.
-inline constexpr int64_t kMostBounded = 512;
+// How many layouts a search keeps (SearchRequest::best) so that confirm() has enough, at first and at most:
+// the fewer it keeps, the fewer it prices.
+inline constexpr int64_t kBounded = 48, kMostBounded = 512;
 inline int64_t kept_to_confirm(const SearchRequest& q) {
-  return q.software.ordered() ? kMostBounded : kMostConfirmed;
+  return q.software.ordered() ? kBounded : kMostConfirmed;
 }
 // `before`: what was looked at already is as it says.
 Confirmation confirm(const SearchRequest&, SearchResult&, const ConfirmRequest&,
                      const Confirmation& before = {});
 
-// Searches and confirms, kMostSearches times at the most. What is too large as booked is put into
-// q.booked_more, for all that hold alike (SearchLayout::holds_as), and all layouts are searched again. Where
-// nothing that was looked at fits, what its kinds (schedule, sharding and recompute) hold is put into
-// q.held_more: of other softwares' closed forms at once, of trireme's own (kTrireme), which differ
-// from what is booked by holes alone, that are each layout's, in the second half of the searches.
+// Searches and confirms at most kMostSearches times, and once more if a search kept too few layouts. A layout
+// that does not fit as booked is put into q.booked_more, for all layouts that hold the same
+// (SearchLayout::holds_as), and all layouts are searched again. If no examined layout fits, q.held_more gets
+// what their kinds (schedule, sharding and recompute) hold. Closed forms of other software get it at once.
+// trireme's own (kTrireme) get it in the second half of the searches: they differ from the booked bytes by
+// holes alone, which are each layout's.
 inline constexpr int kMostSearches = 8;
 Confirmation search_and_confirm(SearchRequest& q, SearchResult&, const ConfirmRequest&);
 

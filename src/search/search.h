@@ -43,11 +43,12 @@ struct SearchResult {
   std::vector<Priced> front;  // none of the others is better in time, cost and headroom alike; fastest first
   std::vector<Priced> divisions;  // the best of each division that fits, ranked
   std::array<Refused, kRefusals> refused;
-  // Each division that is no candidate; of memory with the bytes of its leanest layout.
+  // Each division that is not a candidate. For memory: the bytes of its smallest layout, or a lower bound.
   struct Rejected {
     SearchLayout layout;
     Refusal why = Refusal::memory;
     double bytes = 0;
+    bool at_least = false;
   };
   std::vector<Rejected> rejected;
   RejectedValues unmet;   // of request.require

@@ -365,7 +365,8 @@ std::string search_json(const SearchRequest& q, const SearchResult& r, const Sea
                       {"global", no.layout.global},
                       {"why_rejected", text_of(no.why)}};
     if (no.bytes > 0)
-      one["bytes"] = no.bytes, one["over_bytes"] = no.bytes - q.figures.memory * q.memory_share;
+      one["bytes"] = no.bytes, one["over_bytes"] = no.bytes - q.figures.memory * q.memory_share,
+      one["at_least"] = no.at_least;
     j["rejected"].push_back(one);
   }
   j["searched"] = {

@@ -1,7 +1,10 @@
 #include "tensor/param.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_set>
 
+#include "base/error.h"
 #include "tensor/flat_state.h"
 
 namespace trireme {
@@ -62,12 +65,12 @@ Param place(const ParamDecl& d, const Mesh& mesh, int rank) {
 // Appends one unit of a layer's parameters: its experts (where they are apart), what is tied to another
 // stage, or the rest. A unit is trained or frozen as a whole.
 static void add_unit(ParamSet& set, Unit u, const std::vector<ParamDecl>& decls, bool apart, const Mesh& mesh,
-                     int rank) {
+                     int rank, std::unordered_set<std::string_view>& names) {
   u.first = set.params.size(), u.offset = set.numel, u.part_offset = set.part;
   for (const ParamDecl& d : decls) {
     if (!d.tied_to.empty() || (apart && d.expert != u.experts) || d.shared != u.shared) continue;
     if ((d.frozen && !d.buffer) != u.frozen) continue;
-    require(set.find(d.name) == nullptr, "parameter " + d.name + " is declared twice");
+    if (!names.insert(d.name).second) run_failed("parameter {} is declared twice", d.name);
     (d.buffer ? set.buffers : set.params).push_back(place(d, mesh, rank));
   }
   std::stable_partition(set.params.begin() + std::ptrdiff_t(u.first), set.params.end(),
@@ -92,15 +95,17 @@ ParamSet lay_out(std::span<const std::vector<ParamDecl>> units, const Mesh& mesh
   ParamSet set;
   set.shards = shards, set.expert_shards = expert_shards;
   set.divided = mesh.size(Axis::tp) > 1;
+  std::unordered_set<std::string_view> names;
   const bool others_replicate = mesh.size(Axis::ep) > 1 || mesh.size(Axis::tp) > 1;
   const auto any = [&](size_t l, auto what) { return std::any_of(units[l].begin(), units[l].end(), what); };
   const auto add_units = [&](size_t l, bool frozen) {
     const bool apart = others_replicate && any(l, [](const ParamDecl& d) { return d.expert; });
     set.divided |= any(l, [](const ParamDecl& d) { return d.copy; });
-    add_unit(set, {.layer = l, .frozen = frozen}, units[l], apart, mesh, rank);
+    add_unit(set, {.layer = l, .frozen = frozen}, units[l], apart, mesh, rank, names);
     if (any(l, [](const ParamDecl& d) { return d.shared; }))
-      add_unit(set, {.layer = l, .shared = true, .frozen = frozen}, units[l], apart, mesh, rank);
-    if (apart) add_unit(set, {.layer = l, .experts = true, .frozen = frozen}, units[l], apart, mesh, rank);
+      add_unit(set, {.layer = l, .shared = true, .frozen = frozen}, units[l], apart, mesh, rank, names);
+    if (apart)
+      add_unit(set, {.layer = l, .experts = true, .frozen = frozen}, units[l], apart, mesh, rank, names);
   };
   for (size_t l = 0; l < units.size(); l++) add_units(l, false);
   set.trained = set.numel;

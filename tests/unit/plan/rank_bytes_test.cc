@@ -139,6 +139,15 @@ TEST(RankBytes, IsWhatMetaBooks) {
       if (booked == 0) continue;
       const double form = closed_memory(q, l).total, one = 100 * (form / booked - 1);
       if (off.empty() || std::abs(one) > *std::max_element(off.begin(), off.end())) which = text_of(l);
+      // Bounds, by the layout's own tapes and by those of other recompute.
+      EXPECT_LE(bytes_of(q)->least(l, 0).total, form * (1 + 1e-12)) << text_of(l);
+      const std::shared_ptr<RankBytes> other = bytes_of(q);
+      SearchLayout again = l;
+      again.again = l.again == Again::full ? Again::none : Again::full;
+      other->least(again, 0);
+      const StepMemory rough = other->least(l, 0, 0);
+      EXPECT_EQ(rough.activations, 0) << text_of(l);
+      EXPECT_LE(rough.total, form * (1 + 1e-12)) << text_of(l);
       off.push_back(std::abs(one)), low = std::min(low, one), high = std::max(high, one);
     }
     std::sort(off.begin(), off.end());
