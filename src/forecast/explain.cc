@@ -137,6 +137,7 @@ Explanation explain(const RunSpec& run, const Schedule& schedule, const Forecast
   // Computing and waits are those of the replayed step.
   e.step_s = f.closed_form ? f.time.step_s : f.step_s;
   e.compute_s = f.time.compute_s;
+  e.replayed = f.replayed;
   e.expected = f.expected && !f.closed_form, e.wire_priced = f.wire_priced;
   if (f.wire_priced) e.comm_s = f.time.comm_s, e.exposed_s = f.time.exposed_s;
   return e;

@@ -40,6 +40,7 @@ struct Explanation {
   std::vector<int> in_flight;                   // by pipeline rank
   std::vector<Meeting> meetings;
   double step_s = 0, compute_s = 0, comm_s = 0, exposed_s = 0;  // 0 = not known
+  bool replayed = true;                                         // Forecast's
   bool expected = true;                                         // false: seconds are at the roof
   bool wire_priced = true;  // false: the links are not known, and comm_s and exposed_s say nothing
   double computing() const { return step_s > 0 ? compute_s / step_s : 0; }

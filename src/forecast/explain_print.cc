@@ -53,6 +53,7 @@ std::string explain_text(const Explanation& e) {
                      m.group + " " + m.collective, m.ranks, m.calls, human_bytes(m.wire),
                      m.beside ? "beside compute" : "compute waits");
   s += "how much is computing?\n";
+  if (!e.replayed) return s + "  not known: the tapes of all ranks are too large to replay\n";
   if (e.step_s == 0)
     return s + "  not known: the cluster file has no peaks (`trireme bench` measures them)\n";
   s += fmt::format("  {:.1f} % of a step's {}{}; ", 100 * e.computing(), human_seconds(e.step_s),

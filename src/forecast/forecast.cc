@@ -67,10 +67,24 @@ void price_step(Forecast& f, const RunSpec& run, const Schedule& schedule, const
   for (OpForecast& o : f.ops) o.seconds = o.roof_s, o.unmeasured_s = 0;
 }
 
+// The step of GPUs without measured kernels is the search's.
+bool is_priced_by_search(const RunSpec& run, const ClusterSpec& cluster) {
+  return run.train.device == "cuda" && has_own_devices(cluster);
+}
+
+// Whether the step needs no replay of the tapes of all ranks, and they are too large for a host's memory.
+bool skips_replay(const Forecast& f, const RunSpec& run, const ClusterSpec& cluster, const PricedBy& by) {
+  constexpr size_t kMostPieces = 32'000'000;  // of 248 bytes: 8 GB
+  if (distinct_ranks(run).size() * f.booking.tape.pieces.size() <= kMostPieces) return false;
+  if (!is_priced_by_search(run, cluster) || calibration_of(run, cluster)) return false;
+  const std::optional<NearestStep> n = nearest_step(run, cluster, by);
+  return n && n->without.empty();
+}
+
 // GPUs without measured kernels take the search's forecast, so that one layout has one step time.
 void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& cluster, int threads,
                         const PricedBy& by) {
-  if (f.expected || run.train.device != "cuda" || !has_own_devices(cluster)) return;
+  if (f.expected || !is_priced_by_search(run, cluster)) return;
   const std::optional<NearestStep> n = nearest_step(run, cluster, by);
   if (!n) {
     f.why_unexpected = why_no_nearest_step(run, cluster);
@@ -227,9 +241,11 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
     f.known_load = known_load(run);
   else
     f.routed = routed_bytes(run, schedule, f.wire), f.routed_flops = routed_flops(run, schedule, f.booking);
-  if (priced)
-    price_step(f, run, schedule, cluster, threads, others, recorded),
-        expect_as_searched(f, run, given, threads, by);
+  if (priced) {
+    f.replayed = !skips_replay(f, run, given, by);
+    if (f.replayed) price_step(f, run, schedule, cluster, threads, others, recorded);
+    expect_as_searched(f, run, given, threads, by);
+  }
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
     f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));

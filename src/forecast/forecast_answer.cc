@@ -143,8 +143,10 @@ std::string other_lines(const RunSpec& run, const Forecast& f) {
 
 std::string wire_line(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   if (run.world() == 1) return "";
-  std::string s = fmt::format("{} sent per rank and step, {} exposed", bytes_text(double(f.wire.busiest)),
-                              seconds_text(f.time.exposed_s));
+  std::string s = fmt::format("{} sent per rank and step", bytes_text(double(f.wire.busiest)));
+  s += f.replayed ? fmt::format(", {} exposed", seconds_text(f.time.exposed_s))
+                  : fmt::format("; not replayed op by op, for that takes {} operations",
+                                human_count(double(f.booking.tape.pieces.size()) * double(run.world())));
   if (!f.wire_priced)
     s = fmt::format("{} sent per rank and step take no time: no latency and bandwidth of {}",
                     bytes_text(double(f.wire.busiest)), links_wanted(run, cluster));
@@ -156,13 +158,15 @@ std::string offload_line(const Forecast& f) {
   if (f.disk_read + f.disk_written > 0)
     s += fmt::format("disk {} read and {} written, {}", bytes_text(double(f.disk_read)),
                      bytes_text(double(f.disk_written)),
-                     f.disk_priced ? seconds_text(f.time.exposed_disk_s) + " exposed"
-                                   : "counted as 0 s: the cluster file states no disk_bandwidth");
+                     !f.replayed     ? "not replayed"
+                     : f.disk_priced ? seconds_text(f.time.exposed_disk_s) + " exposed"
+                                     : "counted as 0 s: the cluster file states no disk_bandwidth");
   if (f.host_read + f.host_written > 0)
     s += fmt::format("{}host memory {} read and {} written, {}", s.empty() ? "" : "; ",
                      bytes_text(double(f.host_read)), bytes_text(double(f.host_written)),
-                     f.host_priced ? seconds_text(f.time.exposed_host_s) + " exposed"
-                                   : "counted as 0 s: the cluster file states no host_bandwidth");
+                     !f.replayed     ? "not replayed"
+                     : f.host_priced ? seconds_text(f.time.exposed_host_s) + " exposed"
+                                     : "counted as 0 s: the cluster file states no host_bandwidth");
   return s.empty() ? "" : answer_line("offload", s);
 }
 

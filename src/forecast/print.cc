@@ -177,7 +177,7 @@ std::string disk_time_text(const Forecast& f) {
 }
 
 std::string wire_time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
-  if (run.world() == 1 || f.step_s == 0) return "";
+  if (run.world() == 1 || f.step_s == 0 || !f.replayed) return "";
   if (!f.wire_priced)
     return fmt::format(
         "  the wire: no alpha and beta of these links are known, so it takes no time here (it would take "
@@ -325,7 +325,8 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["unmeasured_s"] = f.unmeasured_s;
   for (const Slowed& s : f.slowed) j["slowed"].push_back({{"by", s.by}, {"times", s.times}});
   j["compute_s"] = f.time.compute_s;
-  if (f.wire_priced) {
+  if (!f.replayed) j["compute_s"] = nullptr;
+  if (f.wire_priced && f.replayed) {
     j["comm_s"] = f.time.comm_s;
     j["exposed_comm_s"] = f.time.exposed_s;
   } else {
@@ -335,7 +336,7 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   j["mfu"] = f.mfu;
   j["hfu"] = f.hfu;
   j["bubble"] = f.time.bubble;
-  if (run.layout.pp > 1 && f.step_s == 0) j["bubble"] = nullptr;
+  if (!f.replayed || (run.layout.pp > 1 && f.step_s == 0)) j["bubble"] = nullptr;
   j["cp_imbalance"] = context_imbalance(run);
   for (size_t i = 0; i < kBuckets; i++) j["memory"][std::string(kBucketNames[i])] = f.booking.peak[i];
   j["memory"]["total"] = f.booking.peak_total;
@@ -358,14 +359,20 @@ nlohmann::ordered_json candidate(const RunSpec& run, const Forecast& f) {
   if (f.disk_read + f.disk_written > 0) {
     j["disk"] = {{"bytes_read", f.disk_read}, {"bytes_written", f.disk_written}};
     j["disk"]["seconds"] = j["disk"]["exposed_s"] = nullptr;
-    if (f.disk_priced) j["disk"]["seconds"] = f.time.disk_s, j["disk"]["exposed_s"] = f.time.exposed_disk_s;
+    if (f.disk_priced && f.replayed) {
+      j["disk"]["seconds"] = f.time.disk_s;
+      j["disk"]["exposed_s"] = f.time.exposed_disk_s;
+    }
   }
   if (f.booking.waiting_bytes > 0) {
     j["host"] = {{"bytes_read", f.host_read},
                  {"bytes_written", f.host_written},
                  {"bytes_held", f.booking.waiting_bytes}};
     j["host"]["seconds"] = j["host"]["exposed_s"] = nullptr;
-    if (f.host_priced) j["host"]["seconds"] = f.time.host_s, j["host"]["exposed_s"] = f.time.exposed_host_s;
+    if (f.host_priced && f.replayed) {
+      j["host"]["seconds"] = f.time.host_s;
+      j["host"]["exposed_s"] = f.time.exposed_host_s;
+    }
   }
   j["fits"] = f.fits;
   if (f.memory_bytes > 0)

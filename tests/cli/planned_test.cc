@@ -312,6 +312,24 @@ TEST(Planned, AnOffloadWithoutALinkIsABound) {
       << prices;
 }
 
+// Tapes of all ranks that are too large for a host's memory (84 million pieces) are not recorded: the step is
+// the search's, and what only a replay knows is null.
+TEST(Planned, ALongRingIsPricedWithoutItsTapes) {
+  TempFolder tmp;
+  const std::string run = (tmp / "run.toml").string();
+  put_file(run, fmt::format("[model]\nvocab = 32000\nlayers = 2\nhidden = 1024\nheads = 8\n[data]\n"
+                            "seq_len = 1048576\n[batch]\nglobal = 16\nmicro = 1\n[layout]\ncp = 512\n"
+                            "[train]\ndevice = \"cuda\"\ncomm = \"nccl\"\nsum_order = \"auto\"\n"
+                            "[cluster]\nfile = \"{}\"\n",
+                            (source_dir() / "configs/cluster/h100-sxm-8.toml").string()));
+  const json j = planned(tmp.path(), {"plan", run})["candidates"][0];
+  EXPECT_GT(j["step_s"], 0);
+  EXPECT_EQ(j["closed_form"], true);
+  EXPECT_TRUE(j["compute_s"].is_null() && j["exposed_comm_s"].is_null()) << j["compute_s"];
+  const Ran r = trireme(tmp.path(), {"plan", run});
+  EXPECT_NE(r.out.find("; not replayed op by op, for that takes "), std::string::npos) << r.out;
+}
+
 // Full recompute takes a third more FLOPs of hardware, and the forecast of a named model counts it.
 TEST(Planned, RecomputeIsInTheForecastOfANamedModel) {
   TempFolder tmp;
