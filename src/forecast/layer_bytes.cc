@@ -160,16 +160,17 @@ RunSpec with_micro(RunSpec run, int64_t micro) {
 }  // namespace
 
 LayersByRows::LayersByRows(const RunSpec& run, bool split_ends)
-    : one_(record_layers(with_micro(run, 1), split_ends)),
-      two_(record_layers(with_micro(run, 2), split_ends)) {}
+    : run_(run), split_ends_(split_ends), one_(record_layers(with_micro(run, 1), split_ends)) {}
 
-RecordedLayers LayersByRows::at(double sequences) const {
+RecordedLayers LayersByRows::at(double sequences) {
+  if (sequences == 1) return one_;
+  if (!two_) two_ = record_layers(with_micro(run_, 2), split_ends_);
   RecordedLayers out = one_;
   const auto line = [&](double one, double two) { return one + (sequences - 1) * (two - one); };
   for (size_t k = 0; k < out.kinds.size(); k++)
     for (size_t p = 0; p < kLayerPasses; p++) {
       PassBytes& pass = out.kinds[k].passes[p];
-      const std::vector<double>& two = two_.kinds[k].passes[p].totals;
+      const std::vector<double>& two = two_->kinds[k].passes[p].totals;
       require(pass.totals.size() == two.size(), "a layer's events depend on the rows of a microbatch");
       pass.net = pass.high = 0;
       for (size_t i = 0; i < two.size(); i++) {
@@ -177,9 +178,9 @@ RecordedLayers LayersByRows::at(double sequences) const {
         pass.high = std::max(pass.high, pass.net);
       }
     }
-  out.batch = line(one_.batch, two_.batch);
-  out.boundary = line(one_.boundary, two_.boundary);
-  out.between = line(one_.between, two_.between);
+  out.batch = line(one_.batch, two_->batch);
+  out.boundary = line(one_.boundary, two_->boundary);
+  out.between = line(one_.between, two_->between);
   return out;
 }
 

@@ -71,12 +71,17 @@ RecordedLayers record_layers(RunSpec, bool split_ends);
 // event are those of few rows and a multiple of what further rows add.
 class LayersByRows {
  public:
-  // As record_layers(), of one sequence and two.
+  // Records one sequence as record_layers() does, and two sequences when at() needs them.
   LayersByRows(const RunSpec&, bool split_ends);
-  RecordedLayers at(double sequences) const;
+  RecordedLayers at(double sequences);
+  const RecordedLayers& one() const { return one_; }
+  bool knows_more() const { return two_.has_value(); }
 
  private:
-  RecordedLayers one_, two_;
+  RunSpec run_;
+  bool split_ends_;
+  RecordedLayers one_;
+  std::optional<RecordedLayers> two_;
 };
 
 }  // namespace trireme

@@ -123,18 +123,22 @@ struct RankBytes::Impl {
     return {l.tp, split, l.cp > 1, l.ep, l.microbatches() > 1, l.again};
   }
 
+  // Two ranks of cp stand for more: blocks of keys and values travel in the same buffers.
+  static int64_t recorded_cp(const SearchLayout& l) { return std::min<int64_t>(l.cp, 2); }
+  static double sequences_of(const SearchLayout& l) {
+    return double(l.micro) * double(recorded_cp(l)) / double(l.cp);
+  }
+
   const RecordedLayers& layers_of(const SearchLayout& l) {
     const LayerKey key = key_of(l);
-    // Two ranks of cp stand for more: blocks of keys and values travel in the same buffers.
-    const int64_t cp = std::min<int64_t>(l.cp, 2);
-    const double sequences = double(l.micro) * double(cp) / double(l.cp);
+    const double sequences = sequences_of(l);
     const auto [it, fresh] = layers.try_emplace({key, sequences});
     if (!fresh) return it->second;
     auto rows = by_rows.find(key);
     if (rows == by_rows.end()) {
       SearchLayout one = l;
       one.offload = false;  // state that waits takes no memory while layers run
-      one.cp = cp;
+      one.cp = recorded_cp(l);
       one.micro = 1;
       one.global = l.dp * std::min<int64_t>(2, l.microbatches());
       rows = by_rows.try_emplace(key, resolve(with_layout(run, one), {.native_bf16 = true}), std::get<1>(key))
@@ -234,23 +238,49 @@ struct RankBytes::Impl {
     return policy;
   }
 
-  // Null: the layout's own tapes are recorded, or no tapes of such units.
-  const RecordedLayers* with_its_units(const SearchLayout& l) const {
+  // The current layouts, if they have no tapes of their own yet.
+  struct Like {
+    SearchLayout layout{.micro = 0};
+    const RecordedLayers* recorded = nullptr;  // tapes of layouts with the same units; null: none
+    bool grows = false;                        // tapes of one sequence are recorded, and are not enough
+    std::vector<MemoryMoments::Least> least;
+  } rough;
+  const Like& like_layout(const SearchLayout& l) {
+    if (rough.layout.holds_as(l)) return rough;
     const LayerKey key = key_of(l);
-    if (by_rows.count(key)) return nullptr;
+    const auto rows = by_rows.find(key);
     const auto at = like.find(states_key(key));
-    return at == like.end() ? nullptr : at->second;
+    const bool other = rows == by_rows.end() && at != like.end();
+    rough = {.layout = l,
+             .recorded = other ? at->second : nullptr,
+             .grows = sequences_of(l) > 1 && (rows == by_rows.end() || !rows->second.knows_more()),
+             .least = {}};
+    if (other) rough.least = moments.least(pipeline_of(l));
+    return rough;
   }
 
   StepMemory least(const SearchLayout& l, double base, double enough) {
-    if (const RecordedLayers* r = with_its_units(l)) {
-      const Shares& s = shares_of(l, *r);
+    if (const Kind& k = kinds[l.offload]; k.recorded && k.layout.holds_as(l)) return least_of(k, l, base);
+    const Like& other = like_layout(l);
+    if (other.recorded) {
+      const RecordedLayers& r = *other.recorded;
+      const Shares& s = shares_of(l, r);
       double states = 0;
-      for (const MemoryMoments::Least& rank : moments.least(pipeline_of(l)))
-        states = std::max(states, states_of(rank.layers, *r, s) - r->rest);
+      for (const MemoryMoments::Least& rank : other.least)
+        states = std::max(states, states_of(rank.layers, r, s) - r.rest);
       if (states + base > enough) return {.states = states, .base = base, .total = states + base};
     }
-    const Kind& kind = kind_of_layout(l);
+    if (other.grows && std::isfinite(enough)) {
+      SearchLayout one = l;
+      one.micro = std::max<int64_t>(1, l.cp / 2);
+      one.global = l.dp * one.micro * l.microbatches();
+      const StepMemory m = least_of(kind_of_layout(one), one, base);
+      if (m.total > enough) return m;
+    }
+    return least_of(kind_of_layout(l), l, base);
+  }
+
+  StepMemory least_of(const Kind& kind, const SearchLayout& l, double base) {
     const RecordedLayers& r = *kind.recorded;
     const Shares& s = shares_of(l, r);
     StepMemory most;

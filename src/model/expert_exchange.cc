@@ -9,8 +9,9 @@ namespace {
 int64_t capacity(const Ctx& ctx) {
   return ctx.groups.expert_rows;
 }
-Owned as_tensor(Ctx& ctx, const std::vector<int32_t>& values) {
-  Owned t = ctx.activation({int64_t(values.size())}, DType::i32);
+// values: empty, or n.
+Owned as_tensor(Ctx& ctx, const std::vector<int32_t>& values, int64_t n) {
+  Owned t = ctx.activation({n}, DType::i32);
   ctx.device.upload(*t, values.data());
   return t;
 }
@@ -101,7 +102,8 @@ void ExpertExchange::reorder(Ctx& ctx, const RowPlan& plan, const Tensor& place,
 }
 
 ExpertExchange::Tables ExpertExchange::tables(Ctx& ctx, const RowPlan::Round& r) const {
-  return {as_tensor(ctx, r.order), as_tensor(ctx, r.back), as_tensor(ctx, r.offsets)};
+  return {as_tensor(ctx, r.order, r.rows), as_tensor(ctx, r.back, r.rows),
+          as_tensor(ctx, r.offsets, int64_t(r.offsets.size()))};
 }
 
 // ---- rows on their way ----

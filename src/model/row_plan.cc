@@ -98,6 +98,8 @@ RowPlan::Round RowPlan::round(int64_t t, bool with_rows) const {
     }
     r.offsets.push_back(int32_t(filled));
   }
+  r.rows = capacity_;
+  if (!with_rows) return r;
   r.order.resize(size_t(capacity_), -1);
   r.back.assign(size_t(capacity_), -1);
   for (size_t i = 0; i < r.order.size(); i++)

@@ -29,12 +29,13 @@ class RowPlan {
     // Received rows by expert: row i of them is row order[i] as received (-1 = none); back is the inverse;
     // offsets of this rank's experts.
     std::vector<int32_t> order, back, offsets;
+    int64_t rows = 0;  // length of `order` and `back`
     int64_t sent() const;
     int64_t received() const;
     // Received rows that experts are given by these tables: each once, whatever its rank was told.
     int64_t computed() const;
   };
-  // with_rows: else `order` and `back` name no rows, as where there is no data.
+  // with_rows: else `order` and `back` are empty, for a device without data.
   Round round(int64_t t, bool with_rows = true) const;
 
   // Rows are sent round behind round: the row at place i in the order of experts goes out as row
