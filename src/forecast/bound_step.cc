@@ -4,22 +4,29 @@
 
 namespace trireme {
 
-const BoundStep::Passes& BoundStep::passes_of(const StepCase& c, const DeviceFigures& d, const FitValues& f,
-                                              size_t kind) {
+BoundStep::Passes& BoundStep::passes_of(const StepCase& c, const DeviceFigures& d, const FitValues& f,
+                                        size_t kind) {
   const size_t at = 2 * kind + (c.chunks > 1);
   if (passes_.size() <= at) passes_.resize(at + 1);
   std::unique_ptr<Passes>& passes = passes_[at][size_t(c.nearest)];
   if (passes) return *passes;
   const WorkPrices prices(c, d, f);
   passes = std::make_unique<Passes>();
-  passes->parts = step_parts(c, d, f);
   const int64_t experts = c.model.expert_blocks();
   if (experts < c.model.layers) passes->layers[kDenseLayer] = prices.passes(false);
   if (experts > 0) passes->layers[kExpertLayer] = prices.passes(true);
   passes->layers[kHeadLayer] = prices.head_passes();
-  passes->message = prices.message(), passes->update = prices.update({});
-  passes->slower = slowness(c, d, f);
+  passes->message = prices.message();
   return *passes;
+}
+
+const BoundStep::Passes& BoundStep::all_of(const StepCase& c, const DeviceFigures& d, const FitValues& f,
+                                           size_t kind) {
+  Passes& passes = passes_of(c, d, f, kind);
+  if (!passes.more)
+    passes.more = {
+        .parts = step_parts(c, d, f), .update = WorkPrices(c, d, f).update({}), .slower = slowness(c, d, f)};
+  return passes;
 }
 
 void BoundStep::set_passes(const Passes& passes) {
@@ -57,7 +64,7 @@ const BoundStep::States& BoundStep::states_of(const StepCase& c, const DeviceFig
   if (experts < c.model.layers) prices.set_states(states->layers[kDenseLayer], layer_held(c, false), 1);
   if (experts > 0) prices.set_states(states->layers[kExpertLayer], layer_held(c, true), 1);
   prices.set_states(states->layers[kEmbeddingLayer], {table_held(c), 0}, 0);
-  const HeldParameters all = {passes.parts.dense, passes.parts.experts};
+  const HeldParameters all = {passes.more->parts.dense, passes.more->parts.experts};
   states->offload = offload_seconds(c, d, f, all);
   states->update = update_seconds(c, d, f, all) - states->offload + step_seconds(c, d, f);
   return *states;
@@ -76,7 +83,7 @@ BoundCase BoundStep::case_of(std::string_view schedule, const StepCase& c, const
   }
   set_passes(passes);
   work_.message = passes.message;
-  work_.update.assign(1, passes.update);
+  work_.update.assign(1, passes.more->update);
   const int64_t ranks = c.dp * c.cp * c.tp;
   return {.schedule = schedule,
           .pp = c.pp,
@@ -93,18 +100,18 @@ BoundCase BoundStep::case_of(std::string_view schedule, const StepCase& c, const
 double BoundStep::sharded(StepBound& bound, std::string_view schedule, const StepCase& c,
                           const DeviceFigures& d, const FitValues& f, const LayoutSpec& keys, size_t kind,
                           size_t sharding) {
-  const Passes& passes = passes_of(c, d, f, kind);
+  const Passes& passes = all_of(c, d, f, kind);
   return 1e-9 * bound.sharded(case_of(schedule, c, d, f, keys, passes, states_of(c, d, f, passes, sharding)));
 }
 
 StepSeconds BoundStep::of(StepBound& bound, std::string_view schedule, const StepCase& c,
                           const DeviceFigures& d, const FitValues& f, const LayoutSpec& keys, size_t kind,
                           size_t sharding, bool exact) {
-  const Passes& passes = passes_of(c, d, f, kind);
+  const Passes& passes = all_of(c, d, f, kind);
   const States& states = states_of(c, d, f, passes, sharding);
   const BoundParts b = bound.of(case_of(schedule, c, d, f, keys, passes, states), exact);
-  const StepParts& all = passes.parts;
-  const double unit = 1e-9 / passes.slower;
+  const StepParts& all = passes.more->parts;
+  const double unit = 1e-9 / passes.more->slower;
   const double blocks = unit * (b.busiest - b.head) / all.total;
   StepSeconds s;
   s.products = blocks * all.products;
@@ -120,7 +127,7 @@ StepSeconds BoundStep::of(StepBound& bound, std::string_view schedule, const Ste
   s.offload = std::min(states.offload, unit * b.update);
   s.optimizer = std::min(states.update, unit * b.update - s.offload);
   s.gradients = unit * (b.replicas + b.update) - s.offload - s.optimizer;
-  s.jitter = unit * b.total * (passes.slower - 1);
+  s.jitter = unit * b.total * (passes.more->slower - 1);
   s.total = 1e-9 * b.total;
   return s;
 }

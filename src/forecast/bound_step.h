@@ -31,12 +31,17 @@ class BoundStep {
 
  private:
   struct Passes {
-    StepParts parts;
     std::array<LayerWork, kWorkLayers> layers;
-    int64_t message = 0, update = 0;
-    double slower = 1;
+    int64_t message = 0;
+    struct More {
+      StepParts parts;
+      int64_t update = 0;
+      double slower = 1;
+    };
+    std::optional<More> more;  // for all but least()
   };
-  const Passes& passes_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t kind);
+  Passes& passes_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t kind);
+  const Passes& all_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t kind);
   void set_passes(const Passes&);  // writes work_
   struct States {
     std::array<LayerWork, kWorkLayers> layers;

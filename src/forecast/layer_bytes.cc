@@ -75,9 +75,11 @@ class RecordedRank {
         factory_(make_meta_comm(first_of_stage(run, pp_rank), int(run.world()), options_of(run, {}))),
         comms_(*factory_, mesh_of(run.layout)),
         runner_(run, RunMode::train, *device_, kEndlessArena, &comms_),
-        recorder_(runner_, tapes_) {}
+        recorder_(runner_, tapes_, true) {}
   StageRunner& runner() { return runner_; }
+  // Units, and bytes that no pass changes.
   LayerBytes layer(size_t number);
+  void add_passes(size_t number, LayerBytes&);
   RankTapes rank() { return recorder_.rank(); }
 
  private:
@@ -89,28 +91,32 @@ class RecordedRank {
   LayerRecorder recorder_;
 };
 
-// Whether a gradient is the first or a later one changes no byte, so tapes are those of later ones.
 LayerBytes RecordedRank::layer(size_t number) {
   const LayerShape& shape = runner_.programs().shape().layers[number];
   LayerBytes out{.passes = {}, .recomputes = shape.recomputes, .own = {}, .tied = {}};
   const ParamSet& params = runner_.memory().params();
-  std::string started;
-  for (const uint32_t u : shape.units) {
-    const Unit& unit = params.units[u];
-    started.append(unit.last - unit.first, '1');
-    if (unit.layer == number)
+  for (const uint32_t u : shape.units)
+    if (params.units[u].layer == number)
       out.own.push_back(u);
     else
       out.tied = u;
+  for (const Param& b : params.buffers)
+    if (b.decl.name.starts_with(shape.name + ".")) out.buffers += 4.0 * double(b.numel());
+  return out;
+}
+
+// Whether a gradient is the first or a later one changes no byte, so tapes are those of later ones.
+void RecordedRank::add_passes(size_t number, LayerBytes& out) {
+  std::string started;
+  for (const uint32_t u : runner_.programs().shape().layers[number].units) {
+    const Unit& unit = runner_.memory().params().units[u];
+    started.append(unit.last - unit.first, '1');
   }
   recorder_.pass(number, {.kind = OpKind::weight, .by_turns = false, .started = started, .mb = -1});
   for (const auto& [key, tape] : tapes_.at(recorder_.kind(number)))
     for (size_t p = 0; p < kLayerPasses; p++)
       if (key.kind == kKinds[p] && (key.kind != OpKind::weight || key.started == started))
         out.passes[p] = pass_of(tape);
-  for (const Param& b : params.buffers)
-    if (b.decl.name.starts_with(shape.name + ".")) out.buffers += 4.0 * double(b.numel());
-  return out;
 }
 
 }  // namespace
@@ -235,6 +241,7 @@ RecordedLayers record_layers(RunSpec run, bool split_ends) {
         known += out.kept(before + u, sharers_of(run.layout, out.units[before + u].experts), 1, !offloads);
       if (!layer.own.empty()) continue;  // a block like one before
       layer = now;
+      recorded.add_passes(n, layer);
       for (uint32_t& u : layer.own) u += before;
       if (layer.tied) *layer.tied += before;
     }

@@ -60,14 +60,6 @@ bool holds(const HeldCounts& a, const HeldCounts& b) {
   return fewer == 0;
 }
 
-bool has_all(const UnitCounts& a, const UnitCounts& b) {
-  return std::all_of(b.begin(), b.end(), [&](const auto& one) {
-    return std::any_of(a.begin(), a.end(), [&](const auto& other) {
-      return other.first == one.first && other.second >= one.second;
-    });
-  });
-}
-
 // The peaks of each pass, without those that others cover.
 class PeakList {
  public:
@@ -84,13 +76,18 @@ class PeakList {
     known.push_back({sum, held});
   }
   void list(RankMoments& out) const {
+    std::vector<HeldCounts> all_units;  // without the rest
     const auto add = [&](WorkLayer kind, LayerPass pass, HeldCounts held) {
       for (size_t k = 0; k < kHeldLayers; k += kHeldStates) held[k + kForwarded] -= held[k + kMadeAgain];
-      UnitCounts units;
-      for (size_t i = kFirstUnit; i < kHeldCounts; i++)
-        if (held[i] != 0) units.emplace_back(uint32_t(i - kFirstUnit), held[i]);
-      const auto at = size_t(std::find(out.units.begin(), out.units.end(), units) - out.units.begin());
-      if (at == out.units.size()) out.units.push_back(std::move(units));
+      HeldCounts units = held;
+      std::fill_n(units.begin(), kFirstUnit, 0);
+      const auto at = size_t(std::find(all_units.begin(), all_units.end(), units) - all_units.begin());
+      if (at == all_units.size()) {
+        all_units.push_back(units);
+        UnitCounts& counts = out.units.emplace_back();
+        for (size_t i = kFirstUnit; i < kHeldCounts; i++)
+          if (units[i] != 0) counts.emplace_back(uint32_t(i - kFirstUnit), units[i]);
+      }
       out.moments.push_back({kind, pass, uint32_t(at)});
       for (uint32_t i = 0; i < kFirstUnit; i++) {
         if (held[i] == 0) continue;
@@ -114,9 +111,9 @@ class PeakList {
         else if (!covered(m))
           add(kWorkLayers, kPassForward, m);
     for (auto& [state, counts] : out.held) counts.resize(out.moments.size());
-    for (const UnitCounts& a : out.units) {
+    for (const HeldCounts& a : all_units) {
       out.has_all.emplace_back();
-      for (const UnitCounts& b : out.units) out.has_all.back().push_back(has_all(a, b));
+      for (const HeldCounts& b : all_units) out.has_all.back().push_back(holds(a, b));
     }
   }
 

@@ -17,9 +17,11 @@ Experts::Experts(std::string name, std::vector<std::string> parts, int64_t exper
       init_std_(init_std) {}
 
 void Experts::declare(std::vector<ParamDecl>& decls) const {
-  for (int64_t e = first_; e < first_ + experts_; e++)
+  decls.reserve(decls.size() + size_t(experts_) * parts_.size());
+  for (int64_t e = first_; e < first_ + experts_; e++) {
+    const std::string expert = name_ + '.' + std::to_string(e) + '.';
     for (const std::string& part : parts_)
-      decls.push_back({.name = fmt::format("{}.{}.{}.weight", name_, e, part),
+      decls.push_back({.name = expert + part + ".weight",
                        .global = {out_, in_},
                        .shard = {},
                        .init = {Init::Kind::normal, init_std_},
@@ -28,6 +30,7 @@ void Experts::declare(std::vector<ParamDecl>& decls) const {
                        .tied_to = {},
                        .sum_grad = {},
                        .expert = true});
+  }
 }
 
 // Declared one behind the other, so the set has them in a row: one search for all.

@@ -14,9 +14,12 @@ RowPlan::RowPlan(std::vector<int64_t> counts, int ranks, int rank, int64_t capac
       experts_(int64_t(counts_.size()) / ranks),
       own_(experts_ / ranks),
       capacity_(capacity),
+      segments_(size_t(ranks_ * ranks_)),
       before_(size_t(ranks_ * ranks_)) {
   require(capacity > 0 && own_ * ranks_ * ranks_ == int64_t(counts_.size()),
           "ep divides the experts, and receive buffers have room");
+  for (int64_t from = 0; from < ranks_; from++)
+    for (int64_t e = 0; e < experts_; e++) segments_[size_t(from * ranks_ + e / own_)] += count(from, e);
   for (int64_t owner = 0; owner < ranks_; owner++) {
     int64_t line = 0;
     for (int64_t from = 0; from < ranks_; from++) {
@@ -29,15 +32,11 @@ RowPlan::RowPlan(std::vector<int64_t> counts, int ranks, int rank, int64_t capac
 
 std::vector<int64_t> RowPlan::balanced(int64_t rows, int ranks, int64_t experts) {
   std::vector<int64_t> counts;
-  for (int64_t from = 0; from < ranks; from++)
-    for (int64_t e = 0; e < experts; e++) counts.push_back((e + 1) * rows / experts - e * rows / experts);
+  counts.reserve(size_t(ranks * experts));
+  for (int64_t e = 0; e < experts; e++) counts.push_back((e + 1) * rows / experts - e * rows / experts);
+  for (int64_t from = 1; from < ranks; from++)
+    counts.insert(counts.end(), counts.begin(), counts.begin() + experts);
   return counts;
-}
-
-int64_t RowPlan::segment(int64_t from, int64_t owner) const {
-  int64_t rows = 0;
-  for (int64_t e = owner * own_; e < (owner + 1) * own_; e++) rows += count(from, e);
-  return rows;
 }
 
 RowPlan::Piece RowPlan::piece(int64_t t, int64_t from, int64_t owner) const {

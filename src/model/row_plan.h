@@ -44,7 +44,7 @@ class RowPlan {
 
  private:
   int64_t count(int64_t from, int64_t expert) const { return counts_[size_t(from * experts_ + expert)]; }
-  int64_t segment(int64_t from, int64_t owner) const;
+  int64_t segment(int64_t from, int64_t owner) const { return segments_[size_t(from * ranks_ + owner)]; }
   struct Piece {
     int64_t begin, end;  // of the segment
     int64_t size() const { return end - begin; }
@@ -53,7 +53,8 @@ class RowPlan {
 
   std::vector<int64_t> counts_;
   int64_t ranks_, rank_, experts_, own_, capacity_;
-  std::vector<int64_t> before_;  // [from, owner]: where the segment begins in the owner's line
+  std::vector<int64_t> segments_;  // [from, owner]: rows
+  std::vector<int64_t> before_;    // [from, owner]: where the segment begins in the owner's line
   int64_t rounds_ = 1;
 };
 

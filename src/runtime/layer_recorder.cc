@@ -31,12 +31,13 @@ struct LayerRecorder::Blocks {
   std::vector<int64_t> saved;
 };
 
-LayerRecorder::LayerRecorder(StageRunner& r, LayerTapes& tapes)
+LayerRecorder::LayerRecorder(StageRunner& r, LayerTapes& tapes, bool by_number)
     : runner_(r), passes_(r.passes()), params_(r.memory().params()), tapes_(tapes) {
   require(r.sync_ && !r.device().has_data(), "tapes are recorded on meta");
   passes_.set_facts({.step = 1, .targets = 1});
   passes_.turns_.other_pass = [this] { calls_.push_back(kPause); };
-  for (size_t l = 0; l < passes_.stage_.layers.size(); l++) kinds_.push_back(kind_of(l));
+  for (size_t l = 0; l < passes_.stage_.layers.size(); l++)
+    kinds_.push_back(by_number ? std::to_string(l) : kind_of(l));
 }
 
 LayerRecorder::~LayerRecorder() {

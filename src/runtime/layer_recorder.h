@@ -17,7 +17,8 @@ class LayerRecorder {
  public:
   // Requires: a training runner on meta, between steps. Both outlive this; the runner takes no steps
   // meanwhile. `tapes` has those that are known already, of runs with an equal run_key().
-  LayerRecorder(StageRunner&, LayerTapes& tapes);
+  // by_number: each layer is a kind, named by its number; `tapes` serve this rank alone.
+  LayerRecorder(StageRunner&, LayerTapes& tapes, bool by_number = false);
   LayerRecorder(const LayerRecorder&) = delete;
   ~LayerRecorder();
 

@@ -335,12 +335,12 @@ void DivisionSearch::set_least(Kind& kind) {
 
 // A layout that takes as little would change nothing: its division, the list and the front have better ones.
 bool DivisionSearch::changes_nothing(Priced p) {
-  if (!any_ || p.score <= best_.score || kept_.size() < size_t(q_.best) ||
-      p.score <= kept_.front().priced.score)
-    return false;
+  if (!any_ || kept_.size() < size_t(q_.best) || p.score <= kept_.front().priced.score) return false;
+  // As slow as cut_front()'s limit: any layout stands for its division.
+  if (seconds_of(q_, p) > kFrontTimes * front_least_) return true;
+  if (p.score <= best_.score) return false;
   p.headroom = q_.figures.memory - memory_.total;
-  return seconds_of(q_, p) > kFrontTimes * front_least_ ||  // cut_front()
-         std::any_of(out_.front.begin(), out_.front.end(), [&](const Priced& o) { return dominates(o, p); });
+  return std::any_of(out_.front.begin(), out_.front.end(), [&](const Priced& o) { return dominates(o, p); });
 }
 
 // trireme's own. State that waits elsewhere makes no layout faster.

@@ -61,7 +61,7 @@ struct SearchResult {
 
 SearchResult search(const SearchRequest&);
 // Takes out of the front what takes more than kFrontTimes the best one's time: nobody trains so for memory.
-inline constexpr double kFrontTimes = 3;
+inline constexpr double kFrontTimes = 2;
 void cut_front(const SearchRequest&, SearchResult&);
 
 // Which figure or constant, larger or smaller by a factor, makes another division the best: found by

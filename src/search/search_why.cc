@@ -47,7 +47,7 @@ SearchRequest turned(SearchRequest q, const Knob& k, double factor) {
 class Pool {
  public:
   Pool(const SearchRequest& q, const SearchResult& r) : q_(q) {
-    constexpr size_t kMost = 100;
+    constexpr size_t kMost = 48;
     for (const Priced& p : r.divisions) {
       if (priced_.size() == kMost) break;
       priced_.push_back(p), all_.push_back(all_.size()), now_.push_back(step_of(q, p.layout, false).total);
