@@ -220,6 +220,24 @@ bool learn_booked(SearchRequest& q, const std::vector<Confirmed>& looked_at) {
   return more;
 }
 
+// If nothing fits, the nearest layout's bytes are booked too.
+void book_nearest(const SearchRequest& q, SearchResult& r, const ConfirmRequest& request) {
+  Refused& no = r.refused[size_t(Refusal::memory)];
+  if (!q.software.taped() || no.bytes == 0) return;
+  try {
+    const RunSpec run = run_of(q, request, no.nearest);
+    if (!why_not_run(run).empty()) return;
+    Confirmed c{.priced = price_layout(q, no.nearest)};
+    book(q, resolve(run, {.native_bf16 = true}), c);
+    no.bytes = std::max(no.bytes, c.bytes);
+    no.booked = true;
+    for (SearchResult::Rejected& d : r.rejected)
+      if (d.layout.same_division(no.nearest)) d.bytes = no.bytes;
+  } catch (const Error& e) {
+    if (e.fault != Fault::request) throw;
+  }
+}
+
 std::string learned_text(const SearchRequest& q) {
   std::string s;
   for (const HeldMore& h : q.held_more)
@@ -441,6 +459,7 @@ Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const Confirm
       continue;
     }
     if (some || (r.best.empty() && i > 1) || last || !learn(q, all)) {
+      if (!some) book_nearest(q, r, request);
       keep_dropped(known, all);
       return all;
     }

@@ -36,6 +36,7 @@ struct Refused {
   int64_t candidates = 0;  // of memory
   SearchLayout nearest;    // the one that misses by least (memory), or the first
   double bytes = 0;        // memory: what that one takes
+  bool booked = false;     // as booked; else at least so much in trireme's own runs
 };
 
 struct SearchResult {

@@ -167,7 +167,7 @@ SearchJson refused_json(const SearchRequest& q, const SearchResult& r) {
                     {"fits", false}};
     if (Refusal(i) == Refusal::memory)
       j["bytes"] = no.bytes, j["allowed_bytes"] = q.figures.memory * q.memory_share,
-      j["over_bytes"] = over_bytes(q, no);
+      j["over_bytes"] = over_bytes(q, no), j["at_least"] = q.software.taped() && !no.booked;
     all.push_back(j);
   }
   return all;
@@ -222,7 +222,7 @@ std::string refused_text(const SearchRequest& q, const SearchResult& r) {
       // Tapes leave out holes of the arena and buffers that only a booking finds.
       s += fmt::format("  {}: {} candidates, and {} divisions in whole; nearest, {}{} over {}: {}\n",
                        text_of(Refusal(i)), count_text(no.candidates), count_text(no.divisions),
-                       q.software.taped() ? "at least " : "", bytes_text(over_bytes(q, no)),
+                       q.software.taped() && !no.booked ? "at least " : "", bytes_text(over_bytes(q, no)),
                        bytes_text(q.figures.memory * q.memory_share), text_of(no.nearest));
     } else {
       const std::string batch =
