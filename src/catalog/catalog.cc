@@ -209,6 +209,9 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   r.expert_tp = j.value("expert_tp", false), r.grouped = j.value("grouped", true);
   r.side_by_side = j.value("side_by_side", false);
   r.scatters = j.value("scatters", false);
+  r.adds_gradients = j.value("adds_gradients", false);
+  r.reduces_gate = j.value("reduces_gate", false);
+  r.sums_whole = j.value("sums_whole", false);
   if (const auto said = j.value("messages", std::string()); said == "waited")
     r.messages = StageMessages::waited;
   else if (!said.empty())

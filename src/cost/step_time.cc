@@ -322,6 +322,12 @@ double traffic_again(const StepCase& c) {
   return std::max(c.recompute, c.renorm ? 1.0 : 0.0);
 }
 
+// Tensor parallel collectives of the input gradients, per layer.
+double input_collectives(const StepCase& c, bool experts) {
+  const bool gate = c.reduces_gate && !c.sequence && !experts && c.model.activation == "swiglu";
+  return gate ? 3 : 2;
+}
+
 // The same with what is done again, by what the time goes to.
 struct LayerTime {
   double products = 0, attention = 0, elementwise = 0, tp = 0, cp = 0, ep = 0, host = 0, total = 0;
@@ -334,7 +340,7 @@ LayerTime layer_time(const StepRoof& r, bool experts) {
   l.attention = p.core.both() + core_again(r.c) * p.core.forward;
   l.elementwise = p.traffic.both() + traffic_again(r.c) * p.traffic.forward;
   l.cp = p.context.both() + again * p.context.forward;
-  l.tp = p.tp * (4 + 2 * again) + p.tp_weight;
+  l.tp = p.tp * (2 + input_collectives(r.c, experts) + 2 * again) + p.tp_weight;
   l.ep = p.ep.both() + again * p.ep.forward;
   constexpr double kAgain = 0.33;
   // Every expert that lives here has products, and casts, of its own to launch.
@@ -373,7 +379,8 @@ double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
   if (c.zero < 3) {
     // ZeRO 2 has nowhere to keep whole gradients: each microbatch's are reduced.
     const double sums = c.zero == 2 ? double(c.microbatches) : 1;
-    const double bytes = c.zero == 0 ? 2 * c.grad_bytes : sums * c.grad_bytes + kHalf;
+    const double each = (c.sums_whole ? 2 : 1) * c.grad_bytes;  // an all_reduce, or a reduce_scatter
+    const double bytes = c.zero == 0 ? 2 * c.grad_bytes : sums * each + kHalf;
     const double share = r.of(Fit::dp) * (c.sums_hidden ? 1 / double(c.chunks) : 1);
     // Groups of replicas that divide the state sum their parts of the gradients among one another.
     const auto grouped = [&](double parameters, double all, double apart) {
@@ -399,6 +406,15 @@ double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
   // Each microbatch gathers for both passes, gathers again for recompute, and sums.
   const double lists = c.recompute > 0 ? 4 : 3;
   return waits + m * lists * sliced_time(c, layers);
+}
+
+// Weight gradients are read, and added to their sums, for each microbatch but the first.
+double added_time(const StepRoof& r, double dense, double experts) {
+  constexpr double kHalf = 2;
+  if (!r.c.adds_gradients || r.c.zero >= 3) return 0;
+  const double sum = r.c.grad_stored > kHalf ? 4 : kHalf;
+  return double(r.c.microbatches - 1) *
+         traffic_seconds(r.d, Traffic::elementwise, (kHalf + 2 * sum) * (dense + experts));
 }
 
 double update_time(const StepRoof& r, double dense, double experts) {
@@ -503,7 +519,7 @@ StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues
   s.head = m * share * head;
   s.bubble = idle * c.bubble / double(c.chunks);
   s.messages = message_time(r);
-  s.gradients = gradient_time(r, all, m * busiest);
+  s.gradients = gradient_time(r, all, m * busiest) + added_time(r, all.dense, all.experts);
   s.optimizer = update_time(r, all.dense, all.experts) + r.of(Fit::step);
   s.offload = offloaded_time(r, all.dense, all.experts);
   const double sum = m * busiest + s.bubble + s.messages + s.gradients + s.optimizer + s.offload;
@@ -521,7 +537,8 @@ ActionSeconds layer_actions(const StepCase& c, const DeviceFigures& d, const Fit
   ActionSeconds a;
   a.forward = {p.products.forward + p.core.forward + p.traffic.forward, 2 * p.tp, p.context.forward,
                p.ep.forward};
-  a.input = {p.products.input + p.core.input + p.traffic.input, 2 * p.tp, p.context.input, p.ep.input};
+  a.input = {p.products.input + p.core.input + p.traffic.input, input_collectives(c, experts) * p.tp,
+             p.context.input, p.ep.input};
   a.weight.compute = p.products.weight + p.core.weight + p.traffic.weight;
   a.weight.tp = p.tp_weight;
   a.again = {
@@ -557,7 +574,9 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
   constexpr double kHalf = 2;
   const double replicas = double(c.dp * c.cp);
   const double expert_replicas = std::max(1.0, replicas * double(c.tp) / double(c.ep * c.expert_tp));
-  const double share = c.zero >= 3 && !c.software.ordered() ? 1 : r.of(Fit::dp), sums = c.zero == 0 ? 2 : 1;
+  const double share = c.zero >= 3 && !c.software.ordered() ? 1 : r.of(Fit::dp);
+  const bool whole = c.zero == 0 || (c.sums_whole && c.zero < 3);
+  const double sums = whole ? 2 : 1;
   // Of all of these parameters, dense and experts'.
   const auto of = [&](double parameters, double bytes, double n, double stride, bool all_reduce = false) {
     return share *
@@ -566,9 +585,9 @@ StateSeconds state_seconds(const StepCase& c, const DeviceFigures& d, const FitV
   const double own = r.replica_stride(), far = r.expert_stride();
   StateSeconds s;
   const double rounds = replicas * own > d.near ? r.slower_rounds() : 1;
-  s.reduce = of(held.dense, sums * c.grad_bytes, replicas, own, c.zero == 0) +
+  s.reduce = of(held.dense, sums * c.grad_bytes, replicas, own, whole) +
              layers * r.of(Fit::ring) * rounds * (replicas - 1);
-  s.reduce_experts = of(held.experts, sums * c.grad_bytes, expert_replicas, far, c.zero == 0);
+  s.reduce_experts = of(held.experts, sums * c.grad_bytes, expert_replicas, far, whole);
   if (c.software.ordered() && c.zero >= 3) {
     // Shard groups: each microbatch's sums among groups as well, of a rank's own shard.
     const auto among = [&](double parameters, double n, double stride) {

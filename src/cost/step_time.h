@@ -167,8 +167,15 @@ struct StepCase {
   double tp_exposed = 1;          // of tensor parallel collectives, beside Fit::tp: less
                                   // where products are cut to hide them
   StageMessages messages = StageMessages::by_schedule;
-  bool scatters = false;      // a message between stages travels in as many parts as tensor parallel ranks
-                              // (sequence parallelism: always), which gather it where it arrives
+  bool scatters = false;  // a message between stages travels in as many parts as tensor parallel ranks
+                          // (sequence parallelism: always), which gather it where it arrives
+  // Weight gradients are added to those of earlier microbatches by separate operations, not by the
+  // products that compute them.
+  bool adds_gradients = false;
+  // Gate and up projections are two products, and each sums the gradient of its input over tensor parallel
+  // ranks, unless sequences are divided (`sequence`).
+  bool reduces_gate = false;
+  bool sums_whole = false;    // below ZeRO 3 every replica sums all gradients, also where state is divided
   bool sums_hidden = false;   // of gradients and weights but those of one chunk, behind the others' passes
   bool side_by_side = false;  // attention and feed-forward read the same norm: half of the tensor parallel
                               // collectives

@@ -168,6 +168,9 @@ void RowReader::read_layout() {
   if (f_.flag("layout", "async_tp") || rule_->hides_tp) s_.tp_exposed = 0.5;
   s_.messages = rule_->messages;
   s_.scatters = rule_->scatters;
+  s_.adds_gradients = rule_->adds_gradients;
+  s_.reduces_gate = rule_->reduces_gate;
+  s_.sums_whole = rule_->sums_whole;
   s_.sums_hidden = rule_->hides_dp;
   s_.grouped = rule_->grouped;
   if (s_.model.moe() && rule_->expert_tp) s_.expert_tp = s_.tp;
@@ -260,9 +263,9 @@ void RowReader::read() {
       s_.model.hidden, s_.seq, s_.tp, s_.pp, s_.cp, s_.ep, micro_missing_ ? 0 : s_.micro,
       chunks_missing_ ? 0 : s_.chunks, recompute_missing_ ? -1 : s_.recompute, f_.text("layout", "schedule"),
       s_.zero, s_.sequence ? "" : " whole sequences", s_.fused_norms ? "" : " norms unfused");
-  row_.sheet = fmt::format("{} {} L{} h{} s{} {} x {} batch {} {}", row_.publication,
-                           f_.text("model", "name"), s_.model.layers, s_.model.hidden, s_.seq, gpus_,
-                           row_.device, global_, f_.text("", "precision"));
+  row_.sheet = fmt::format("{} {} L{} h{} heads {} s{} {} x {} batch {} {}", row_.publication,
+                           f_.text("model", "name"), s_.model.layers, s_.model.hidden, s_.model.heads, s_.seq,
+                           gpus_, row_.device, global_, f_.text("", "precision"));
   row_.peak = peak_;
   check_truth();
   if (row_.step_s <= 0 && row_.memory <= 0 && !row_.out_of_memory)

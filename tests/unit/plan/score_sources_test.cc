@@ -44,6 +44,47 @@ TEST(ScoreRows, DeepSpeedsLists) {
     for (const StepCase& c : r.cases) EXPECT_EQ(c.sliced, 4) << r.id;
 }
 
+// Without sequence parallelism the gradients of gate's and up's inputs are summed one by one: five
+// collectives for four. Each replica sums all gradients in f32 and gathers 16-bit weights: 10 bytes for 6.
+TEST(ScoreRows, CollectivesOfAlephAlphasCode) {
+  FitValues v;
+  v.fill(1);
+  v[size_t(Fit::ring)] = 0;
+  size_t gates = 0;
+  const fs::path file = test::source_dir() / "data/published_runs_2.json";
+  for (const MeasuredRow& r : read_rows(read_text(file), file.string(), shipped_catalog())) {
+    if (r.software != "aleph-alpha" || !r.skipped.empty()) continue;
+    const StepCase& c = r.cases.at(0);
+    StepCase fewer = c;
+    fewer.reduces_gate = fewer.sums_whole = false;
+    const StepSeconds all = step_time(c, r.figures, v), less = step_time(fewer, r.figures, v);
+    EXPECT_NEAR(all.gradients, less.gradients * 10 / 6, 1e-9 * all.gradients) << r.id;
+    if (c.tp == 1 || c.recompute > 0) continue;
+    const double more = step_parts(c, r.figures, v).tp / step_parts(fewer, r.figures, v).tp;
+    EXPECT_NEAR(more, c.sequence ? 1 : 5. / 4, 1e-9) << r.id;
+    gates += !c.sequence;
+  }
+  EXPECT_GT(gates, 5u);
+}
+
+// DeepSpeed of 2022 adds gradients of every microbatch but the first in separate passes: two operands are
+// read and one is written, in 16 bits each.
+TEST(ScoreRows, GradientsThatAreAddedOneByOne) {
+  FitValues v;
+  v.fill(1);
+  const std::vector<MeasuredRow> rows = shipped_rows("bloom_prequel_034_");
+  ASSERT_EQ(rows.size(), 1u);
+  const StepCase& c = rows[0].cases.at(0);
+  EXPECT_TRUE(c.adds_gradients);
+  StepCase fused = c;
+  fused.adds_gradients = false;
+  const DeviceFigures& d = rows[0].figures;
+  const StepParts parts = step_parts(c, d, v);
+  const double added = 511 * 6 * parts.dense / (0.8 * d.bandwidth);
+  EXPECT_EQ(c.microbatches, 512);
+  EXPECT_NEAR(step_time(c, d, v).gradients - step_time(fused, d, v).gradients, added, 1e-9 * added);
+}
+
 TEST(ScoreRows, KernelsOfAttentionAreTheirSources) {
   const auto all = [](const char* part, AttentionKind kind, bool again) {
     const std::vector<MeasuredRow> rows = shipped_rows(part);

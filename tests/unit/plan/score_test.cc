@@ -468,9 +468,9 @@ TEST(Score, RulesSayWhy) {
       nlohmann::json::parse(read_text(test::source_dir() / "data/score_catalog.json")).at("sources");
   int seen = 0;
   for (const auto& rule : catalog)
-    for (const char* key :
-         {"dense_layers", "stages", "keeping", "binary", "sliced", "interleaved", "chunk_layers", "shards",
-          "expert_tp", "hides", "side_by_side", "messages", "scatters"})
+    for (const char* key : {"dense_layers", "stages", "keeping", "binary", "sliced", "interleaved",
+                            "chunk_layers", "shards", "expert_tp", "hides", "side_by_side", "messages",
+                            "scatters", "adds_gradients", "reduces_gate", "sums_whole"})
       if (rule.contains(key)) {
         seen++;
         EXPECT_GT(rule.value("why", "").size(), 20u) << rule.at("source") << ": " << key;
