@@ -392,11 +392,8 @@ void confirm_alternatives(const SearchRequest& q, SearchResult& r, const Confirm
       if (known->holds() && known->bytes < most) return chosen.push_back(p.layout);
     }
   };
-  const auto other = [&](const Priced& p) { return !p.layout.same_division(best); };
-  look(r.divisions, INFINITY, other);
+  look(r.divisions, INFINITY, [&](const Priced& p) { return !p.layout.same_division(best); });
   look(r.front, kLessMemory * bytes, [&](const Priced& p) { return p.memory.total < kLessMemory * bytes; });
-  if (chosen.size() < 1 + kAlternatives) look(r.divisions, INFINITY, other);
-  if (chosen.size() < 1 + kAlternatives) look(r.best, INFINITY, [](const Priced&) { return true; });
 }
 
 bool learn_held(HeldMore& h, const HeldMore::Seen& s) {
