@@ -98,13 +98,15 @@ struct Paths {
   std::vector<C> all;
   int in_vain = 0;
   bool settled() const { return in_vain >= kMostInVain; }
-  void add(C c) {
+  // Returns whether it is a new one.
+  bool add(C c) {
     if (std::find(all.begin(), all.end(), c) != all.end()) {
       in_vain++;
-      return;
+      return false;
     }
     all.push_back(std::move(c));
     in_vain = 0;
+    return true;
   }
 };
 

@@ -119,8 +119,11 @@ void PipelinePaths::find_fetches(std::vector<Step>& rank) {
   }
 }
 
-PipelinePaths::Path PipelinePaths::longest(const std::vector<double>& prices, bool look) {
-  if (look || paths_.all.empty()) search(prices);
+PipelinePaths::Path PipelinePaths::longest(const std::vector<double>& prices, size_t kind, bool look) {
+  if (look || paths_.all.empty()) {
+    int& in_vain = looked_[kind].in_vain;
+    in_vain = search(prices) ? 0 : in_vain + 1;
+  }
   Path most;
   for (const Counts& c : paths_.all)
     if (const double s = c.sum(prices); !most.counts || s > most.total) most = {s, &c};
@@ -129,11 +132,11 @@ PipelinePaths::Path PipelinePaths::longest(const std::vector<double>& prices, bo
 
 // The clocks of a rank, as the nodes that set them; -1: the step's begin.
 struct PipelinePaths::Clocks {
-  int32_t compute = -1, before = -1, lane = -1, on = -1, back = -1;
+  int32_t compute = -1, before = -1, lane = -1, sum = -1, on = -1, back = -1;
   std::optional<int32_t> fetched;  // none: unknown
 };
 
-void PipelinePaths::search(const std::vector<double>& prices) {
+bool PipelinePaths::search(const std::vector<double>& prices) {
   std::vector<Node> nodes;
   size_t steps = 0;
   for (const std::vector<Step>& rank : ranks_) steps += rank.size();
@@ -167,7 +170,7 @@ void PipelinePaths::search(const std::vector<double>& prices) {
         if (step.first && way[kFetch] > 0) c.fetched = add(-1, step.price + uint32_t(kFetch));
         const auto later = [&](ClockTo to) {
           const bool fetched = step.fetched && c.fetched;
-          const int32_t from[] = {c.compute, c.lane, c.before, fetched ? *c.fetched : -1};
+          const int32_t from[] = {c.compute, c.lane, c.before, c.sum, fetched ? *c.fetched : -1};
           size_t most = 0;
           for (size_t i = 1; i < (fetched ? size_t(kFroms) : size_t(kFromFetched)); i++)
             if (time(from[i]) + way[way_of(ClockFrom(i), to)] >
@@ -176,7 +179,7 @@ void PipelinePaths::search(const std::vector<double>& prices) {
           const size_t best = way_of(ClockFrom(most), to);
           return way[best] < 0 ? kNone : add(from[most], step.price + uint32_t(best));
         };
-        const int32_t compute = later(kToCompute), lane = later(kToLane);
+        const int32_t compute = later(kToCompute), lane = later(kToLane), sum = later(kToSum);
         if (step.fetch > 0 && prices[step.fetch] > 0) {
           const int32_t ahead = later(kToAhead);
           if (ahead != kNone)
@@ -189,6 +192,7 @@ void PipelinePaths::search(const std::vector<double>& prices) {
         // In the order of issue.
         c.lane = c.fetched && time(*c.fetched) > time(lane) ? *c.fetched : lane;
         c.before = c.compute = compute;
+        if (sum != kNone) c.sum = sum;
       }
     }
   }
@@ -203,7 +207,7 @@ void PipelinePaths::search(const std::vector<double>& prices) {
   std::vector<float> counts(message() + 1, 0);
   for (const int32_t n : path) counts[nodes[size_t(n)].price] += 1;
   if (fewer_ > 0) add_repeats(nodes, path, counts);
-  paths_.add(Counts(counts));
+  return paths_.add(Counts(counts));
 }
 
 // Between two actions of the path that differ only in their microbatch lies a cycle, which further

@@ -30,10 +30,20 @@ class PipelinePaths {
     double total = 0;
     const Counts* counts = nullptr;
   };
+  // Gathers and sums have other places with ZeRO 2, with ZeRO 3 and with the exchange of experts. So paths
+  // are looked for in each kind of step.
+  static constexpr size_t kKinds = 6;
+  static size_t kind_of(int zero, bool exchanges) {
+    return 2 * (zero < 2 ? 0 : size_t(zero) - 1) + exchanges;
+  }
   // look: the longest path at these very prices is looked for.
-  Path longest(const std::vector<double>& prices, bool look);
-  bool settled() const { return paths_.settled() || tried_.full(); }  // no search finds more
-  bool fresh(Profile p) { return tried_.add(p); }                     // paths were not looked for at the like
+  Path longest(const std::vector<double>& prices, size_t kind, bool look);
+  bool settled(size_t kind) const {  // no search finds more
+    const Looked& l = looked_[kind];
+    return l.in_vain >= Paths<Counts>::kMostInVain || l.tried.full();
+  }
+  // Whether paths were not looked for at such prices.
+  bool fresh(size_t kind, Profile p) { return looked_[kind].tried.add(p); }
 
  private:
   struct Step {
@@ -56,7 +66,7 @@ class PipelinePaths {
   struct Clocks;
   uint32_t price_of(const Added&);
   void find_fetches(std::vector<Step>& rank);
-  void search(const std::vector<double>& prices);
+  bool search(const std::vector<double>& prices);
   void add_repeats(const std::vector<Node>&, const std::vector<int32_t>& path,
                    std::vector<float>& counts) const;
 
@@ -67,7 +77,11 @@ class PipelinePaths {
   std::vector<Added> added_;
   bool split_ = false;
   Paths<Counts> paths_;
-  Tried tried_;
+  struct Looked {
+    Tried tried;
+    int in_vain = 0;
+  };
+  std::array<Looked, kKinds> looked_;
 };
 
 }  // namespace trireme::step_paths

@@ -20,6 +20,14 @@ size_t after_last_pass(const Program& p, size_t end) {
   return end;
 }
 
+// The message after a stage's last backward pass also waits for earlier sums, whose memory the last sum
+// needs.
+size_t after_last_sum(const Program& p, size_t end) {
+  const size_t pass = after_last_pass(p, end);
+  while (end > pass && p.ops[end - 1].kind != OpKind::reduce) end--;
+  return end;
+}
+
 const ActionOps& action_of(const Program& p, Act kind, int stage, int mb) {
   for (const ActionOps& a : p.actions)
     if (a.action.kind == kind && a.action.stage == stage && a.action.mb == mb) return a;
@@ -293,7 +301,8 @@ void StagePaths::find_spans(const StageProgram& p, bool split) {
     for (const auto& [span, begin] :
          {std::pair{turned, after_last_pass(p.program, size_t(a.begin))}, {plain, size_t(a.begin)}}) {
       set_part(p, begin, size_t(a.begin), end, parts_[span]);
-      parts_[span].compute_end = after_last_pass(p.program, size_t(a.end));
+      parts_[span].compute_end =
+          last ? after_last_sum(p.program, size_t(a.end)) : after_last_pass(p.program, size_t(a.end));
     }
   };
   if (split) {
@@ -393,7 +402,9 @@ std::optional<std::vector<StagePaths::Taken>> StagePaths::longest(const Part& pa
     int node = -1;
   };
   std::vector<Node> nodes;
-  Clock compute, lane, at_end, ahead;
+  Clock compute, lane, at_end, ahead, sum;
+  size_t sum_before = part.received;  // after the previous action's last sum
+  while (sum_before > 0 && ops[sum_before - 1].kind != OpKind::reduce) sum_before--;
   // Gathers that were issued before the sums of the action before do not wait for these.
   const size_t lane_begin = part.sums_before ? part.received : part.begin;
   const bool fetched = from == kFromFetched;
@@ -447,10 +458,14 @@ std::optional<std::vector<StagePaths::Taken>> StagePaths::longest(const Part& pa
         break;
       case OpKind::reduce:
         collective(op, kReduce, kReduceExperts);
+        if (part.others[i - part.begin] == 0) sum = lane;
         break;
       case OpKind::arrive:
       case OpKind::retire:
-        if (op.after >= int32_t(part.begin))
+        if (from == kFromSum && i >= part.received && op.kind == OpKind::retire &&
+            op.after + 1 == int32_t(sum_before))
+          compute = later(compute, {0, -1});
+        else if (op.after >= int32_t(part.begin))
           compute = later(compute, ends[size_t(op.after) - part.begin]);
         else if (fetched && op.kind == OpKind::arrive && compute.now < 0)
           compute = {0, -1};
@@ -468,7 +483,7 @@ std::optional<std::vector<StagePaths::Taken>> StagePaths::longest(const Part& pa
   }
   if (part.compute_end == part.end) at_end = compute;
   if (part.ahead == part.end) ahead = later(lane, compute);
-  const Clock* end = to == kToCompute ? &at_end : to == kToLane ? &lane : &ahead;
+  const Clock* end = to == kToCompute ? &at_end : to == kToLane ? &lane : to == kToSum ? &sum : &ahead;
   if (part.last_of_both && compute.now > end->now) end = &compute;
   if (end->now < 0) return {};
   std::vector<Taken> path;

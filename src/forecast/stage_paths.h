@@ -42,6 +42,7 @@ enum ClockFrom : size_t {
   kFromLane,    // the stream of collectives among replicas
   kFromBefore,  // compute before it waited for the action's messages: weights that the previous pass released
                 // are regathered from here
+  kFromSum,     // the last sum of the actions before has ended, and its memory is free
   kFromFetched,  // the action's first weights, gathered during the previous action, have arrived
   kFroms
 };
@@ -49,6 +50,7 @@ enum ClockTo : size_t {
   kToCompute,
   kToLane,
   kToAhead,  // the next action's first weights may be gathered
+  kToSum,    // the action's last sum
   kTos
 };
 constexpr size_t way_of(ClockFrom from, ClockTo to) {

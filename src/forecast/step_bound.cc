@@ -174,12 +174,13 @@ struct StepBound::Impl {
     }
     prices.back() = double(c.work->message);
     bool look = exact;
-    if (!exact && !pipeline->settled()) {
+    const size_t kind = PipelinePaths::kind_of(c.work->zero, c.exchanges);
+    if (!exact && !pipeline->settled(kind)) {
       Profile lengths = 1;
       for (const double p : prices) mix(lengths, p, prices[0]);
-      look = pipeline->fresh(lengths);
+      look = pipeline->fresh(kind, lengths);
     }
-    const PipelinePaths::Path path = pipeline->longest(prices, look);
+    const PipelinePaths::Path path = pipeline->longest(prices, kind, look);
     BoundParts out;
     for (const int k : cut.ranks) {
       StagePaths& rank = paths(k);

@@ -177,7 +177,13 @@ void DivisionSearch::kind(const Kind& kind) {
   out_.candidates += int64_t(shardings_.size() * orders_.size() * (waits_ - first_wait_));
   if (bytes_) {
     Kind bounded = kind;
-    (set_bounds(bounded) ? division_.kinds : division_.too_large).push_back(bounded);
+    const bool fits = set_bounds(bounded);
+    if (!fits || bounded.fastest() < kMostStepSeconds) {
+      (fits ? division_.kinds : division_.too_large).push_back(bounded);
+    } else {
+      too_slow_ = true;
+      out_.unweighed += int64_t(shardings_.size() * orders_.size() * (waits_ - first_wait_));
+    }
     return;
   }
   list_states();

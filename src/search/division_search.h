@@ -35,6 +35,8 @@ class DivisionSearch {
   void run(const SearchLayout& division);
   // The fastest first by their bounds, so that most layouts change nothing and are not priced.
   void finish();
+  // Some layout's step is too long to be right, whatever its software.
+  bool too_slow() const { return too_slow_; }
   // The layouts to keep, ranked.
   std::vector<Priced> best();
 
@@ -126,7 +128,7 @@ class DivisionSearch {
   size_t sharding_ = 0, kind_number_ = 0;  // the current ones'
   StepMemory memory_;                      // a lower bound of trireme's own layout at first
   Priced best_;
-  bool any_ = false;
+  bool any_ = false, too_slow_ = false;
   size_t last_dominator_ = 0;
   // The last one first; of equal scores the later ones.
   struct Kept {

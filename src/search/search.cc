@@ -7,6 +7,7 @@
 #include "base/divisors.h"
 #include "base/error.h"
 #include "base/timed.h"
+#include "cost/flops.h"
 #include "search/division_search.h"
 
 namespace trireme {
@@ -57,6 +58,11 @@ class Divisions {
   DivisionSearch& inner_;
 };
 
+[[noreturn]] void too_slow(const SearchRequest& q) {
+  bad_request("a step of more than {:.0e} s on {}: its peaks and bandwidths cannot be right",
+              kMostStepSeconds, q.device);
+}
+
 }  // namespace
 
 void cut_front(const SearchRequest& q, SearchResult& r) {
@@ -77,10 +83,15 @@ SearchResult search(const SearchRequest& q) {
   Divisions divisions(q, out, inner);
   for (const int64_t gpus : q.gpus) {
     inner.begin_cluster(gpus);
-    for (const int64_t global : q.globals) divisions.of(gpus, global);
+    for (const int64_t global : q.globals) {
+      const double flops = step_flops(step_case(q, {.gpus = gpus, .global = global}), false);
+      if (!(flops < kMostStepSeconds * double(gpus) * q.figures.bf16)) too_slow(q);
+      divisions.of(gpus, global);
+    }
   }
   inner.finish();
   out.best = inner.best();
+  if (out.best.empty() && inner.too_slow()) too_slow(q);
   const auto by_score = [](const Priced& a, const Priced& b) { return a.score < b.score; };
   std::stable_sort(out.divisions.begin(), out.divisions.end(), by_score);
   std::stable_sort(out.front.begin(), out.front.end(),

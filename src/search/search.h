@@ -60,7 +60,9 @@ struct SearchResult {
   double rate() const { return seconds > 0 ? double(candidates) / seconds : 0; }
 };
 
+// Throws bad_request if every layout that fits takes more than kMostStepSeconds.
 SearchResult search(const SearchRequest&);
+inline constexpr double kMostStepSeconds = 1e8;
 // Takes out of the front what takes more than kFrontTimes the best one's time: nobody trains so for memory.
 inline constexpr double kFrontTimes = 2;
 void cut_front(const SearchRequest&, SearchResult&);

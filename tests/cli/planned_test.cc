@@ -2,6 +2,8 @@
 // one process measures of it, once.
 #include <gtest/gtest.h>
 
+#include <regex>
+
 #include <cmath>
 
 #include "base/file.h"
@@ -552,6 +554,29 @@ TEST(Planned, ASearchedLayoutOfANamedModelIsARunFile) {
   EXPECT_EQ(walls["memory"]["checkpoint"]["value"], plan["checkpoint"]["bytes"]);
   EXPECT_DOUBLE_EQ(walls["time"]["save_every_s"]["value"].get<double>(),
                    plan["checkpoint"]["interval_s"].get<double>());
+}
+
+// A peak without its exponent.
+TEST(Planned, AClusterThatIsTooSlowIsAnError) {
+  TempFolder tmp;
+  put_file(tmp / "slow.toml",
+           "devices_per_node = 8\npeak.bf16 = 989\nmemory_bytes = 85899345920\nmemory_bandwidth = 3.35e12\n"
+           "[intra_node]\nbandwidth = 450e9\nlatency = 3e-6\n");
+  const Ran r =
+      trireme(tmp.path(), {"search", "--model", "llama3-8B", "--cluster", (tmp / "slow.toml").string(),
+                           "--gpus", "8", "--seq", "4096", "--global-batch", "64"});
+  EXPECT_EQ(r.code, 2) << r.out;
+  EXPECT_NE(r.err.find("peaks and bandwidths cannot be right"), std::string::npos) << r.err;
+}
+
+// Other software's layouts are ranked in closed form; no alternative is faster as replayed.
+TEST(Planned, NoAlternativeOfOtherSoftwareIsFaster) {
+  TempFolder tmp;
+  const Ran r = trireme(tmp.path(), {"search", "--model", "qwen2.5-72B", "--cluster", "H100", "--gpus", "128",
+                                     "--global-batch", "512", "--seq", "4096", "--as", "torchtitan"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("(+"), std::string::npos) << r.out;
+  EXPECT_FALSE(std::regex_search(r.out, std::regex("\\(-[0-9]"))) << r.out;
 }
 
 // With launch flags, lines that matter least to the choice give way.

@@ -205,6 +205,28 @@ TEST(RankBytes, GrowWithRows) {
         }
 }
 
+// Experts take fewer rounds if there are few rows.
+TEST(RankBytes, KnowsMicrobatchesOfFewRows) {
+  SearchRequest q = DrawnMemory(3).request(true);
+  q.model = shipped_catalog().shape_named("DeepSeekV3")->model;
+  q.model.layers = 4;
+  q.seq = 4096;
+  q.model.finish(q.seq);
+  for (const int64_t ep : {1, 4, 16, 64, 128, 256}) {
+    SearchLayout l{.gpus = 256, .global = 16};
+    l.tp = 128;
+    l.dp = 2;
+    l.ep = ep;
+    double before = 0;
+    for (const int64_t micro : {1, 2, 4}) {
+      l.micro = micro;
+      const double bytes = closed_memory(q, l).total;
+      EXPECT_GT(bytes, before) << text_of(l);
+      before = bytes;
+    }
+  }
+}
+
 // Latent attention, dense blocks before those with experts, and a router's bias.
 TEST(RankBytes, KnowEveryKindOfLayer) {
   int compared = 0;

@@ -89,7 +89,6 @@ TEST(StepBound, IsBelowTheReplayAndCloseToIt) {
   RecordProperty("zero 3 over stages",
                  fmt::format("{} layouts, median {:.5f}, 9 of 10 {:.5f}, worst {:.5f}", divided.size(),
                              at(divided, 0.5), at(divided, 0.9), divided.back()));
-  // Worst: a pass that waits for sums of the previous action, which no path knows.
   EXPECT_LT(at(errors, 0.5), 0.001);
   EXPECT_LT(at(errors, 0.99), 0.02);
   EXPECT_LT(errors.back(), 0.05);
@@ -160,8 +159,12 @@ TEST(StepBound, LeavingOutSlowLayoutsChangesNoAnswer) {
     for (size_t i = 0; i < few.best.size(); i++)
       EXPECT_NEAR(few.best[i].score / every.best[i].score, 1, kAlike) << text_of(every.best[i].layout);
     ASSERT_EQ(few.divisions.size(), every.divisions.size());
-    for (size_t i = 0; i < few.divisions.size(); i++)
-      EXPECT_NEAR(few.divisions[i].score / every.divisions[i].score, 1, kAlike);
+    // Any layout stands for a division that is as slow as the front's end.
+    const double slow = kFrontTimes * every.best[0].score;
+    for (size_t i = 0; i < few.divisions.size() && every.divisions[i].score < slow; i++)
+      EXPECT_NEAR(few.divisions[i].score / every.divisions[i].score, 1, kAlike)
+          << text_of(few.divisions[i].layout) << "\n"
+          << text_of(every.divisions[i].layout);
     cut_front(q, few), cut_front(q, every);
     const auto covers = [&](const SearchResult& r, const Priced& p) {
       return std::any_of(r.front.begin(), r.front.end(), [&](const Priced& o) {
@@ -172,6 +175,14 @@ TEST(StepBound, LeavingOutSlowLayoutsChangesNoAnswer) {
     for (const Priced& p : few.front) EXPECT_TRUE(covers(every, p)) << text_of(p.layout);
     for (const Priced& p : every.front) EXPECT_TRUE(covers(few, p)) << text_of(p.layout);
   }
+}
+
+// ZeRO 3 with experts: paths of other kinds of steps bound it by half of its time.
+TEST(StepBound, ASearchLooksForPathsInEachKindOfStep) {
+  SearchRequest q = request_of({"a100-sxm-8", "mixtral", 32, 4096, 56, 504});
+  q.best = 20;
+  for (const Priced& p : search(q).best)
+    EXPECT_NEAR(price_layout(q, p.layout).time.total / p.time.total, 1, 0.05) << text_of(p.layout);
 }
 
 // The first replay is not the best: bounds of these layouts are loose, and a later one is faster by 2.0 %.
