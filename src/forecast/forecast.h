@@ -98,7 +98,7 @@ struct Forecast {
   double unmeasured_s = 0;     // rank 0's ops in step_s that no measurement covers, at peak rates
   std::vector<Slowed> slowed;  // waits in step_s, in addition to its parts
   double mfu = 0, hfu = 0;
-  StepTime time;         // of a step; step_s is its
+  StepTime time;         // one step's
   bool replayed = true;  // false: `time` is not known, for the tapes of all ranks are too large
   int64_t disk_read = 0, disk_written = 0;  // bytes of a step, each rank's: what is offloaded into files
   bool disk_priced = true;                  // false: something is, and the disk's bandwidth is not known

@@ -241,6 +241,7 @@ void DivisionSearch::finish(const Division& d) {
       set_price(q_, price_, p);
     }
     for (size_t i = 0; i < shardings_.size() * waits_; i++) {
+      if (i % waits_ == 0) sharded_ = {};
       memory_ = {.total = d.totals[k.totals + i]};
       if (memory_.total > room_) continue;
       set_sharding(i);
@@ -254,7 +255,6 @@ void DivisionSearch::finish(const Division& d) {
 
 // Its exact memory is found only if that can change an answer.
 void DivisionSearch::weigh() {
-  if (!at_.offload) sharded_ = {};
   const auto orders = int64_t(orders_.size());
   if (bytes_) {
     if (all_change_nothing()) {

@@ -278,17 +278,22 @@ TEST(Planned, AShortfallIsBytes) {
       << r.out;
 }
 
+// A run on GPUs of configs/cluster/h100-sxm-8.toml: its [model] to [layout], and further keys of [train].
+std::string on_h100s(std::string_view to_layout, std::string_view train = "") {
+  return fmt::format(
+      "{}[train]\ndevice = \"cuda\"\ncomm = \"nccl\"\nsum_order = \"auto\"\n{}[cluster]\nfile = \"{}\"\n",
+      to_layout, train, (source_dir() / "configs/cluster/h100-sxm-8.toml").string());
+}
+
 // Offload over a link that the cluster file does not state makes a bound, which says which key is missing.
 // Sizes of a known model are printed by its name. A GPU cluster's disk is not this machine's.
 TEST(Planned, AnOffloadWithoutALinkIsABound) {
   TempFolder tmp;
   const std::string run = (tmp / "run.toml").string();
-  put_file(run, fmt::format("[model]\nvocab = 128256\nlayers = 32\nhidden = 4096\nheads = 32\nkv_heads = 8\n"
-                            "ffn = 14336\n[data]\nseq_len = 4096\n[batch]\nglobal = 8\nmicro = 1\n[layout]\n"
-                            "dp = 8\nzero = 3\nrecompute = \"full\"\noffload = \"state\"\n[train]\n"
-                            "device = \"cuda\"\ncomm = \"nccl\"\nsum_order = \"auto\"\nkeep = 1000000\n"
-                            "[cluster]\nfile = \"{}\"\n",
-                            (source_dir() / "configs/cluster/h100-sxm-8.toml").string()));
+  put_file(run, on_h100s("[model]\nvocab = 128256\nlayers = 32\nhidden = 4096\nheads = 32\nkv_heads = 8\n"
+                         "ffn = 14336\n[data]\nseq_len = 4096\n[batch]\nglobal = 8\nmicro = 1\n[layout]\n"
+                         "dp = 8\nzero = 3\nrecompute = \"full\"\noffload = \"state\"\n",
+                         "keep = 1000000\n"));
   const Ran bound = trireme(tmp.path(), {"plan", run});
   EXPECT_EQ(bound.out.rfind("llama3-8B of 8.03 B parameters on 8 ranks", 0), 0u) << bound.out;
   EXPECT_NE(bound.out.find("expected is not known: layout.offload = \"state\": "), std::string::npos)
@@ -319,11 +324,8 @@ TEST(Planned, AnOffloadWithoutALinkIsABound) {
 TEST(Planned, ALongRingIsPricedWithoutItsTapes) {
   TempFolder tmp;
   const std::string run = (tmp / "run.toml").string();
-  put_file(run, fmt::format("[model]\nvocab = 32000\nlayers = 2\nhidden = 1024\nheads = 8\n[data]\n"
-                            "seq_len = 1048576\n[batch]\nglobal = 16\nmicro = 1\n[layout]\ncp = 512\n"
-                            "[train]\ndevice = \"cuda\"\ncomm = \"nccl\"\nsum_order = \"auto\"\n"
-                            "[cluster]\nfile = \"{}\"\n",
-                            (source_dir() / "configs/cluster/h100-sxm-8.toml").string()));
+  put_file(run, on_h100s("[model]\nvocab = 32000\nlayers = 2\nhidden = 1024\nheads = 8\n[data]\n"
+                         "seq_len = 1048576\n[batch]\nglobal = 16\nmicro = 1\n[layout]\ncp = 512\n"));
   const json j = planned(tmp.path(), {"plan", run})["candidates"][0];
   EXPECT_GT(j["step_s"], 0);
   EXPECT_EQ(j["closed_form"], true);

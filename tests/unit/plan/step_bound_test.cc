@@ -138,43 +138,53 @@ TEST(StepBound, LeavingOutSlowLayoutsChangesNoAnswer) {
   constexpr BoundedRun kSmall[] = {{"h100-p5", "llama", 8, 2048, 8, 32},
                                    {"mi300x-8", "mixtral", 4, 4096, 8, 16},
                                    {"h100-sxm-8", "gpt2", 12, 1024, 16, 16}};
-  for (const BoundedRun& b : kSmall) {
-    SearchRequest q = request_of(b);
-    q.disk = q.disk > 0 ? q.disk : 20e9;
-    // Which paths a bound knows depends on the layouts before, so all searches share what the first two
-    // found.
-    q.bound = bound_of(q);
-    q.best = 1000000;
-    for (int i = 0; i < 2; i++) search(q);
-    SearchResult every = search(q);
-    q.best = 5;
-    SearchResult few = search(q);
-    EXPECT_EQ(every.unweighed, 0);
-    EXPECT_GT(few.unweighed, every.fits / 4);
-    EXPECT_LE(few.fits, every.fits);
-    EXPECT_GE(few.fits + few.unweighed, every.fits);
-    EXPECT_EQ(few.candidates, every.candidates);
-    constexpr double kAlike = 1e-9;
-    ASSERT_EQ(few.best.size(), 5u);
-    for (size_t i = 0; i < few.best.size(); i++)
-      EXPECT_NEAR(few.best[i].score / every.best[i].score, 1, kAlike) << text_of(every.best[i].layout);
-    ASSERT_EQ(few.divisions.size(), every.divisions.size());
-    // Any layout stands for a division that is as slow as the front's end.
-    const double slow = kFrontTimes * every.best[0].score;
-    for (size_t i = 0; i < few.divisions.size() && every.divisions[i].score < slow; i++)
-      EXPECT_NEAR(few.divisions[i].score / every.divisions[i].score, 1, kAlike)
-          << text_of(few.divisions[i].layout) << "\n"
-          << text_of(every.divisions[i].layout);
-    cut_front(q, few), cut_front(q, every);
-    const auto covers = [&](const SearchResult& r, const Priced& p) {
-      return std::any_of(r.front.begin(), r.front.end(), [&](const Priced& o) {
-        return o.token_s <= p.token_s * (1 + kAlike) && o.cost <= p.cost * (1 + kAlike) &&
-               o.headroom >= p.headroom * (1 - kAlike);
-      });
-    };
-    for (const Priced& p : few.front) EXPECT_TRUE(covers(every, p)) << text_of(p.layout);
-    for (const Priced& p : every.front) EXPECT_TRUE(covers(few, p)) << text_of(p.layout);
-  }
+  struct Variant {
+    double memory = 1;  // of the device's
+    std::vector<Requirement> require;
+  };
+  // Where little fits, or nothing but layouts whose state waits elsewhere, bounds of others do not serve.
+  const Variant variants[] = {{}, {.memory = 0.15, .require = {}}, {1, {parse_requirement("offload=state")}}};
+  for (const BoundedRun& b : kSmall)
+    for (const Variant& v : variants) {
+      SearchRequest q = request_of(b);
+      q.disk = q.disk > 0 ? q.disk : 20e9;
+      q.figures.memory *= v.memory;
+      q.require = v.require;
+      SCOPED_TRACE(fmt::format("{} {} {}", b.cluster, v.memory, v.require.size()));
+      // Which paths a bound knows depends on the layouts before, so all searches share what the first two
+      // found.
+      q.bound = bound_of(q);
+      q.best = 1000000;
+      for (int i = 0; i < 2; i++) search(q);
+      SearchResult every = search(q);
+      q.best = 5;
+      SearchResult few = search(q);
+      EXPECT_EQ(every.unweighed, 0);
+      EXPECT_GT(few.unweighed, every.fits / 4);
+      EXPECT_LE(few.fits, every.fits);
+      EXPECT_GE(few.fits + few.unweighed, every.fits);
+      EXPECT_EQ(few.candidates, every.candidates);
+      constexpr double kAlike = 1e-9;
+      ASSERT_EQ(few.best.size(), 5u);
+      for (size_t i = 0; i < few.best.size(); i++)
+        EXPECT_NEAR(few.best[i].score / every.best[i].score, 1, kAlike) << text_of(every.best[i].layout);
+      ASSERT_EQ(few.divisions.size(), every.divisions.size());
+      // Any layout stands for a division that is as slow as the front's end.
+      const double slow = kFrontTimes * every.best[0].score;
+      for (size_t i = 0; i < few.divisions.size() && every.divisions[i].score < slow; i++)
+        EXPECT_NEAR(few.divisions[i].score / every.divisions[i].score, 1, kAlike)
+            << text_of(few.divisions[i].layout) << "\n"
+            << text_of(every.divisions[i].layout);
+      cut_front(q, few), cut_front(q, every);
+      const auto covers = [&](const SearchResult& r, const Priced& p) {
+        return std::any_of(r.front.begin(), r.front.end(), [&](const Priced& o) {
+          return o.token_s <= p.token_s * (1 + kAlike) && o.cost <= p.cost * (1 + kAlike) &&
+                 o.headroom >= p.headroom * (1 - kAlike);
+        });
+      };
+      for (const Priced& p : few.front) EXPECT_TRUE(covers(every, p)) << text_of(p.layout);
+      for (const Priced& p : every.front) EXPECT_TRUE(covers(few, p)) << text_of(p.layout);
+    }
 }
 
 // ZeRO 3 with experts: paths of other kinds of steps bound it by half of its time.
