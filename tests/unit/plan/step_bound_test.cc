@@ -139,10 +139,10 @@ TEST(StepBound, LeavingOutSlowLayoutsChangesNoAnswer) {
                                    {"mi300x-8", "mixtral", 4, 4096, 8, 16},
                                    {"h100-sxm-8", "gpt2", 12, 1024, 16, 16}};
   struct Variant {
-    double memory = 1;  // of the device's
+    double memory = 1;  // times the device's
     std::vector<Requirement> require;
   };
-  // Where little fits, or nothing but layouts whose state waits elsewhere, bounds of others do not serve.
+  // With little memory, and if it is required, a sharding may have only layouts whose state waits elsewhere.
   const Variant variants[] = {{}, {.memory = 0.15, .require = {}}, {1, {parse_requirement("offload=state")}}};
   for (const BoundedRun& b : kSmall)
     for (const Variant& v : variants) {
