@@ -143,7 +143,7 @@ TEST(StepBound, LeavingOutSlowLayoutsChangesNoAnswer) {
     std::vector<Requirement> require;
   };
   // With little memory, and if it is required, a sharding may have only layouts whose state waits elsewhere.
-  const Variant variants[] = {{}, {.memory = 0.15, .require = {}}, {1, {parse_requirement("offload=state")}}};
+  const Variant variants[] = {{}, {.memory = 0.1, .require = {}}, {1, {parse_requirement("offload=state")}}};
   for (const BoundedRun& b : kSmall)
     for (const Variant& v : variants) {
       SearchRequest q = request_of(b);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
+
 namespace trireme {
 namespace {
 
@@ -42,6 +44,10 @@ TEST(LayOut, ARaggedTableIsCompletedByItsUnitsPadding) {
   EXPECT_EQ(one.params[0].decl.name, "table");
   EXPECT_EQ(one.params[1].offset, 14);
   EXPECT_FALSE(one.divided);
+}
+
+TEST(LayOut, AParameterIsDeclaredOnce) {
+  EXPECT_THROW(lay_out({decl("a", {4}), decl("b", {4}), decl("a", {4})}, Mesh(), 0), Error);
 }
 
 }  // namespace
