@@ -41,10 +41,9 @@ void add_degree(const SearchLayout& l, int64_t SearchLayout::*axis, const char* 
 std::vector<Neighbour> neighbours_of(const SearchLayout& l) {
   std::vector<Neighbour> all;
   SearchLayout n = l;
-  for (const auto& [again, name] :
-       {std::pair{Again::none, "none"}, {Again::selective, "selective"}, {Again::full, "full"}}) {
+  for (const Again again : {Again::none, Again::selective, Again::full}) {
     n.again = again;
-    if (again != l.again) all.push_back({fmt::format("layout.recompute = \"{}\"", name), n});
+    if (again != l.again) all.push_back({fmt::format("layout.recompute = \"{}\"", name_of(again)), n});
   }
   n = l;
   for (int zero = 0; zero <= 3 && l.dp * l.cp > 1; zero++) {

@@ -79,7 +79,9 @@ class RecordedRank {
   StageRunner& runner() { return runner_; }
   // Units, and bytes that no pass changes.
   LayerBytes layer(size_t number);
-  void add_passes(size_t number, LayerBytes&);
+  // By way, or of the run's own way if there are none. block: it may be recomputed.
+  std::vector<std::array<PassBytes, kLayerPasses>> passes(size_t number, bool block,
+                                                          std::span<const Recompute> ways);
   RankTapes rank() { return recorder_.rank(); }
 
  private:
@@ -93,7 +95,7 @@ class RecordedRank {
 
 LayerBytes RecordedRank::layer(size_t number) {
   const LayerShape& shape = runner_.programs().shape().layers[number];
-  LayerBytes out{.passes = {}, .recomputes = shape.recomputes, .own = {}, .tied = {}};
+  LayerBytes out{.passes = {}, .own = {}, .tied = {}};
   const ParamSet& params = runner_.memory().params();
   for (const uint32_t u : shape.units)
     if (params.units[u].layer == number)
@@ -106,17 +108,26 @@ LayerBytes RecordedRank::layer(size_t number) {
 }
 
 // Whether a gradient is the first or a later one changes no byte, so tapes are those of later ones.
-void RecordedRank::add_passes(size_t number, LayerBytes& out) {
-  std::string started;
-  for (const uint32_t u : runner_.programs().shape().layers[number].units) {
-    const Unit& unit = runner_.memory().params().units[u];
-    started.append(unit.last - unit.first, '1');
-  }
-  recorder_.pass(number, {.kind = OpKind::weight, .by_turns = false, .started = started, .mb = -1});
+std::vector<std::array<PassBytes, kLayerPasses>> RecordedRank::passes(size_t number, bool block,
+                                                                      std::span<const Recompute> ways) {
+  const PassKey later = recorder_.later_pass(number);
+  std::vector<LayerRecorder::Again> again;
+  if (block && !ways.empty())
+    again = recorder_.recomputed(number, ways);
+  else
+    recorder_.pass(number, later);
+  std::array<PassBytes, kLayerPasses> own;
   for (const auto& [key, tape] : tapes_.at(recorder_.kind(number)))
     for (size_t p = 0; p < kLayerPasses; p++)
-      if (key.kind == kKinds[p] && (key.kind != OpKind::weight || key.started == started))
-        out.passes[p] = pass_of(tape);
+      if (key.kind == kKinds[p] && (key.kind != OpKind::weight || key.started == later.started))
+        own[p] = pass_of(tape);
+  std::vector<std::array<PassBytes, kLayerPasses>> out(std::max<size_t>(1, ways.size()), own);
+  for (size_t w = 0; w < again.size(); w++) {
+    if (!again[w].way.any()) continue;
+    out[w][kPassDrop] = pass_of(again[w].drop);
+    out[w][kPassAgain] = pass_of(again[w].again);
+  }
+  return out;
 }
 
 }  // namespace
@@ -166,17 +177,18 @@ RunSpec with_micro(RunSpec run, int64_t micro) {
 }  // namespace
 
 LayersByRows::LayersByRows(const RunSpec& run, bool split_ends)
-    : run_(run), split_ends_(split_ends), one_(record_layers(with_micro(run, 1), split_ends)) {}
+    : run_(run), split_ends_(split_ends), one_(record_ways(with_micro(run, 1), split_ends)) {}
 
-RecordedLayers LayersByRows::at(double sequences) {
-  if (sequences == 1) return one_;
-  if (!two_) two_ = record_layers(with_micro(run_, 2), split_ends_);
-  RecordedLayers out = one_;
+RecordedLayers LayersByRows::at(double sequences, Again way) {
+  RecordedLayers out = one_[size_t(way)];
+  if (sequences == 1) return out;
+  if (two_.empty()) two_ = record_ways(with_micro(run_, 2), split_ends_);
+  const RecordedLayers& twice = two_[size_t(way)];
   const auto line = [&](double one, double two) { return one + (sequences - 1) * (two - one); };
   for (size_t k = 0; k < out.kinds.size(); k++)
     for (size_t p = 0; p < kLayerPasses; p++) {
       PassBytes& pass = out.kinds[k].passes[p];
-      const PassBytes& second = two_->kinds[k].passes[p];
+      const PassBytes& second = twice.kinds[k].passes[p];
       const std::vector<double>& two = second.totals;
       // Few rows of experts take fewer rounds.
       if (pass.totals.size() != two.size()) {
@@ -191,9 +203,9 @@ RecordedLayers LayersByRows::at(double sequences) {
         pass.high = std::max(pass.high, pass.net);
       }
     }
-  out.batch = line(one_.batch, two_->batch);
-  out.boundary = line(one_.boundary, two_->boundary);
-  out.between = line(one_.between, two_->between);
+  out.batch = line(out.batch, twice.batch);
+  out.boundary = line(out.boundary, twice.boundary);
+  out.between = line(out.between, twice.between);
   return out;
 }
 
@@ -212,11 +224,13 @@ void keep_used_units(RecordedLayers& r) {
     if (l.tied) renumber(*l.tied);
   }
 }
-}  // namespace
 
-RecordedLayers record_layers(RunSpec run, bool split_ends) {
+// By way; without ways, of the run's own.
+std::vector<RecordedLayers> record(RunSpec run, bool split_ends, std::span<const Recompute> ways) {
   run = recorded_run(std::move(run), split_ends);
   RecordedLayers out;
+  std::vector<std::array<std::array<PassBytes, kLayerPasses>, size_t(kWorkLayers)>> passes(
+      std::max<size_t>(1, ways.size()));
   const std::vector<StageRange> stages = split_evenly(run.model, int(run.layout.pp));
   for (int rank = 0; rank < int(run.layout.pp); rank++) {
     RecordedRank recorded(run, rank);
@@ -241,14 +255,17 @@ RecordedLayers record_layers(RunSpec run, bool split_ends) {
       out.between = double(std::max(tapes.begin.sum.most_total, tapes.end.sum.most_total));
     }
     for (size_t n = 0; n < stages[size_t(rank)].layers(); n++) {
-      LayerBytes& layer = out.kinds[size_t(kind_of(run.model, stages[size_t(rank)], n))];
+      const WorkLayer kind = kind_of(run.model, stages[size_t(rank)], n);
+      LayerBytes& layer = out.kinds[size_t(kind)];
       const LayerBytes now = recorded.layer(n);
       known += now.buffers;
       for (const uint32_t u : now.own)
         known += out.kept(before + u, sharers_of(run.layout, out.units[before + u].experts), 1, !offloads);
       if (!layer.own.empty()) continue;  // a block like one before
       layer = now;
-      recorded.add_passes(n, layer);
+      const bool block = kind == kDenseLayer || kind == kExpertLayer;
+      const std::vector<std::array<PassBytes, kLayerPasses>> by_way = recorded.passes(n, block, ways);
+      for (size_t w = 0; w < by_way.size(); w++) passes[w][size_t(kind)] = by_way[w];
       for (uint32_t& u : layer.own) u += before;
       if (layer.tied) *layer.tied += before;
     }
@@ -260,7 +277,30 @@ RecordedLayers record_layers(RunSpec run, bool split_ends) {
     for (const uint32_t u : l.own) out.structure += std::to_string(u) + (out.units[u].experts ? "e" : ",");
     if (l.tied) out.structure += "t" + std::to_string(*l.tied);
   }
-  return out;
+  std::vector<RecordedLayers> all(passes.size(), out);
+  for (size_t w = 0; w < all.size(); w++)
+    for (size_t k = 0; k < size_t(kWorkLayers); k++) all[w].kinds[k].passes = passes[w][k];
+  return all;
+}
+}  // namespace
+
+RecordedLayers record_layers(const RunSpec& run, bool split_ends) {
+  return record(run, split_ends, {}).front();
+}
+
+std::vector<RecordedLayers> record_ways(const RunSpec& run, bool split_ends) {
+  RunSpec other = run;
+  std::vector<Recompute> ways;
+  std::vector<RecordedLayers> all;
+  for (const Again a : {Again::none, Again::selective, Again::full}) {
+    other.layout.recompute = name_of(a);
+    ways.push_back(recompute_of(other.layout, 0));
+    // What fp8 keeps of an input depends on the run's value.
+    if (other.precision.fp8 != "none") all.push_back(record_layers(other, split_ends));
+  }
+  if (!all.empty()) return all;
+  other.layout.recompute = "none";
+  return record(other, split_ends, ways);
 }
 
 }  // namespace trireme

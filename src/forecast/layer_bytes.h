@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "forecast/search_layout.h"
 #include "forecast/work_prices.h"
 #include "program/shape.h"
 #include "spec/run_spec.h"
@@ -28,7 +29,6 @@ struct UnitSize {
 
 struct LayerBytes {
   std::array<PassBytes, kLayerPasses> passes;
-  bool recomputes = false;
   std::vector<uint32_t> own;     // units: numbers in RecordedLayers::units
   std::optional<uint32_t> tied;  // the unit of a layer whose table it uses too
   double buffers = 0;            // ParamDecl::buffer
@@ -65,7 +65,9 @@ struct RecordedLayers {
 
 // Requires: resolved run, its layout's pp and schedule are not read. split_ends: the embedding and the head
 // are on different ranks, so a tied table is there twice.
-RecordedLayers record_layers(RunSpec, bool split_ends);
+RecordedLayers record_layers(const RunSpec&, bool split_ends);
+// The same by Again; layout.recompute is not read.
+std::vector<RecordedLayers> record_ways(const RunSpec&, bool split_ends);
 
 // Tensors grow with the rows of a microbatch, and a tape's events stay the same. So the bytes after each
 // event are those of few rows and a multiple of what further rows add.
@@ -73,15 +75,13 @@ class LayersByRows {
  public:
   // Records one sequence as record_layers() does, and two sequences when at() needs them.
   LayersByRows(const RunSpec&, bool split_ends);
-  RecordedLayers at(double sequences);
-  const RecordedLayers& one() const { return one_; }
-  bool knows_more() const { return two_.has_value(); }
+  RecordedLayers at(double sequences, Again);
+  bool knows_more() const { return !two_.empty(); }
 
  private:
   RunSpec run_;
   bool split_ends_;
-  RecordedLayers one_;
-  std::optional<RecordedLayers> two_;
+  std::vector<RecordedLayers> one_, two_;  // by Again
 };
 
 }  // namespace trireme

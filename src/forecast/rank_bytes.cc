@@ -85,14 +85,15 @@ struct RankBytes::Impl {
 
   RunSpec run;
   MemoryMoments moments;
-  // tp, ends of the pipeline apart, several ranks of cp, ep, several microbatches, recompute.
-  using LayerKey = std::tuple<int64_t, bool, bool, int64_t, bool, Again>;
-  std::map<LayerKey, LayersByRows> by_rows;
-  std::map<std::pair<LayerKey, double>, RecordedLayers> layers;  // by sequences of a rank
+  // tp, ends of the pipeline apart, several ranks of cp, ep.
+  using RowsKey = std::tuple<int64_t, bool, bool, int64_t>;
+  std::map<RowsKey, LayersByRows> by_rows;
+  // And sequences of a rank, several microbatches, recompute.
+  std::map<std::tuple<RowsKey, double, bool, Again>, RecordedLayers> layers;
   // Some layers with these units: neither cp nor recompute changes states.
   using StatesKey = std::tuple<int64_t, bool, int64_t, bool>;
-  static StatesKey states_key(const LayerKey& k) {
-    return {std::get<0>(k), std::get<1>(k), std::get<3>(k), std::get<4>(k)};
+  static StatesKey states_key(const RowsKey& k, const SearchLayout& l) {
+    return {std::get<0>(k), std::get<1>(k), std::get<3>(k), l.microbatches() > 1};
   }
   std::map<StatesKey, const RecordedLayers*> like;
   // The current layouts, equal except for their sharding; and those whose optimizer state waits elsewhere.
@@ -117,10 +118,10 @@ struct RankBytes::Impl {
     return it->second;
   }
 
-  LayerKey key_of(const SearchLayout& l) const {
+  RowsKey key_of(const SearchLayout& l) const {
     const bool v = default_chunks(l.schedule) > 1 && l.schedule != "interleaved";
     const bool split = run.model.tied && l.pp > 1 && !v;
-    return {l.tp, split, l.cp > 1, l.ep, l.microbatches() > 1, l.again};
+    return {l.tp, split, l.cp > 1, l.ep};
   }
 
   // Two ranks of cp stand for more: blocks of keys and values travel in the same buffers.
@@ -129,10 +130,21 @@ struct RankBytes::Impl {
     return double(l.micro) * double(recorded_cp(l)) / double(l.cp);
   }
 
+  // precision.grads may depend on the number of microbatches.
+  std::array<double, 2> grads{};
+  double grad_bytes(const SearchLayout& l) {
+    double& known = grads[l.microbatches() > 1];
+    if (known == 0) {
+      const RunSpec resolved = resolve(with_layout(run, l), {.native_bf16 = true});
+      known = double(size_of(dtype_from_name(resolved.precision.grads)));
+    }
+    return known;
+  }
+
   const RecordedLayers& layers_of(const SearchLayout& l) {
-    const LayerKey key = key_of(l);
+    const RowsKey key = key_of(l);
     const double sequences = sequences_of(l);
-    const auto [it, fresh] = layers.try_emplace({key, sequences});
+    const auto [it, fresh] = layers.try_emplace({key, sequences, l.microbatches() > 1, l.again});
     if (!fresh) return it->second;
     auto rows = by_rows.find(key);
     if (rows == by_rows.end()) {
@@ -140,12 +152,13 @@ struct RankBytes::Impl {
       one.offload = false;  // state that waits takes no memory while layers run
       one.cp = recorded_cp(l);
       one.micro = 1;
-      one.global = l.dp * std::min<int64_t>(2, l.microbatches());
-      rows = by_rows.try_emplace(key, resolve(with_layout(run, one), {.native_bf16 = true}), std::get<1>(key))
-                 .first;
+      one.global = l.dp;
+      const RunSpec resolved = resolve(with_layout(run, one), {.native_bf16 = true});
+      rows = by_rows.try_emplace(key, resolved, std::get<1>(key)).first;
     }
-    it->second = rows->second.at(sequences);
-    like[states_key(key)] = &it->second;
+    it->second = rows->second.at(sequences, l.again);
+    it->second.grad = grad_bytes(l);
+    like[states_key(key, l)] = &it->second;
     return it->second;
   }
 
@@ -247,9 +260,9 @@ struct RankBytes::Impl {
   } rough;
   const Like& like_layout(const SearchLayout& l) {
     if (rough.layout.holds_as(l)) return rough;
-    const LayerKey key = key_of(l);
+    const RowsKey key = key_of(l);
     const auto rows = by_rows.find(key);
-    const auto at = like.find(states_key(key));
+    const auto at = like.find(states_key(key, l));
     const bool other = rows == by_rows.end() && at != like.end();
     rough = {.layout = l,
              .recorded = other ? at->second : nullptr,

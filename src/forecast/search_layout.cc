@@ -55,7 +55,7 @@ RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
   o.schedule = std::string(l.schedule), o.schedule_file.clear();
   o.in_flight = 0;
   o.chunks = l.chunks;
-  o.recompute = l.again == Again::none ? "none" : l.again == Again::full ? "full" : "selective";
+  o.recompute = name_of(l.again);
   o.recompute_tensors = LayoutSpec().recompute_tensors, o.recompute_rest = {};
   o.recompute_blocks = o.recompute_limit = 0;
   o.recompute_shard = false;
@@ -70,6 +70,10 @@ RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
   run.batch.micro = l.micro;
   run.own_schedule = {};
   return run;
+}
+
+std::string_view name_of(Again a) {
+  return a == Again::none ? "none" : a == Again::full ? "full" : "selective";
 }
 
 std::string_view order_of(Nearest n) {
@@ -94,8 +98,7 @@ std::string text_of(const SearchLayout& l) {
     if (l.schedule == "interleaved") s += fmt::format(" x{}", l.chunks);
   }
   s += fmt::format(", micro {} x {}", l.micro, l.microbatches());
-  if (l.again != Again::none)
-    s += fmt::format(", recompute {}", l.again == Again::full ? "full" : "selective");
+  if (l.again != Again::none) s += fmt::format(", recompute {}", name_of(l.again));
   if (l.offload) s += ", state offloaded";
   if (l.nearest != Nearest::tensor) s += fmt::format(", order \"{}\"", order_of(l.nearest));
   return s;

@@ -11,6 +11,7 @@
 namespace trireme {
 
 enum class Again { none, selective, full };  // layout.recompute
+std::string_view name_of(Again);
 
 struct SearchLayout {
   int64_t gpus = 1, global = 1;  // global: sequences of a step

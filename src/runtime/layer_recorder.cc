@@ -106,8 +106,25 @@ const LayerTape& LayerRecorder::pass(size_t layer, const PassKey& key) {
   return known.at(key);
 }
 
+std::vector<LayerRecorder::Again> LayerRecorder::recomputed(size_t layer, std::span<const Recompute> ways) {
+  require(tapes_[kinds_.at(layer)].empty() && !passes_.recompute_[layer].any(), "a block is recorded once");
+  std::vector<Again> all;
+  for (const Recompute& way : ways) all.push_back({.way = way, .drop = {}, .again = {}});
+  record(layer, later_pass(layer), all);
+  return all;
+}
+
+PassKey LayerRecorder::later_pass(size_t layer) const {
+  std::string started;
+  for (const uint32_t u : runner_.programs().shape().layers[layer].units) {
+    const Unit& unit = params_.units[u];
+    started.append(unit.last - unit.first, '1');
+  }
+  return {.kind = OpKind::weight, .by_turns = false, .started = started, .mb = -1};
+}
+
 // All passes in their order, because each takes over what the ones before it saved.
-void LayerRecorder::record(size_t layer, const PassKey& key) {
+void LayerRecorder::record(size_t layer, const PassKey& key, std::span<Again> ways) {
   StagePasses& r = passes_;
   const RankShape& shape = runner_.programs().shape();
   const StagePasses::Chunk& c = *std::find_if(r.chunks_.begin(), r.chunks_.end(), [&](const auto& chunk) {
@@ -149,6 +166,13 @@ void LayerRecorder::record(size_t layer, const PassKey& key) {
     run(OpKind::left, at);
     run(OpKind::fetch, at);
     pass(OpKind::again, key.by_turns);
+  }
+  // Each leaves what the forward pass left.
+  for (Again& a : ways) {
+    r.recompute_[layer] = a.way;
+    a.drop = run_pass(at, OpKind::drop, blocks);
+    a.again = run_pass(at, OpKind::again, blocks);
+    r.recompute_[layer] = {};
   }
   if (!at.head) at.m.dx[at.slot + 1] = boundary();
   pass(OpKind::input, key.by_turns);

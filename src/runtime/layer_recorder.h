@@ -23,6 +23,15 @@ class LayerRecorder {
   ~LayerRecorder();
 
   const LayerTape& pass(size_t layer, const PassKey&);
+  // A layer's backward pass for weights whose gradients another microbatch has started.
+  PassKey later_pass(size_t layer) const;
+  // How a block lets go and computes again what `way` says, after the same forward pass.
+  struct Again {
+    Recompute way;
+    LayerTape drop, again;
+  };
+  // Requires: no pass of the block is recorded yet, and the run recomputes nothing.
+  std::vector<Again> recomputed(size_t layer, std::span<const Recompute> ways);
   // Everything else of the rank. Its `pass` calls this recorder.
   RankTapes rank();
   // Equal for layers whose passes take equal memory in runs with an equal run_key().
@@ -32,7 +41,7 @@ class LayerRecorder {
   using Calls = std::vector<Arena::Call>;
   struct At;  // a layer of the microbatch that is recorded
   struct Blocks;
-  void record(size_t layer, const PassKey&);
+  void record(size_t layer, const PassKey&, std::span<Again> ways = {});
   LayerTape run_pass(const At&, OpKind, Blocks&);
   LayerTape between(const std::function<void()>&);
   std::string kind_of(size_t layer) const;

@@ -23,7 +23,7 @@ struct KeyRow {
 
 constexpr std::string_view kSchedules = "1f1b gpipe interleaved zb-h1 zb-h2 zb-v v-half v-min dualpipe-v";
 std::string_view recompute_of(const SearchLayout& l) {
-  return l.again == Again::none ? "none" : l.again == Again::full ? "full" : "selective";
+  return name_of(l.again);
 }
 
 using Level = RequirementLevel;

@@ -112,9 +112,7 @@ SearchJson layout_json(const SearchLayout& l) {
           {"shard_group", l.shards},
           {"schedule", l.schedule},
           {"chunks", l.chunks},
-          {"recompute", l.again == Again::none   ? "none"
-                        : l.again == Again::full ? "full"
-                                                 : "selective"},
+          {"recompute", name_of(l.again)},
           {"offload", l.offload ? "state" : "none"},
           {"micro", l.micro},
           {"microbatches", l.microbatches()},

@@ -139,12 +139,12 @@ TEST(RankBytes, IsWhatMetaBooks) {
       if (booked == 0) continue;
       const double form = closed_memory(q, l).total, one = 100 * (form / booked - 1);
       if (off.empty() || std::abs(one) > *std::max_element(off.begin(), off.end())) which = text_of(l);
-      // Bounds, by the layout's own tapes and by those of other recompute.
+      // Bounds, by the layout's own tapes and by those of other ranks of cp.
       EXPECT_LE(bytes_of(q)->least(l, 0).total, form * (1 + 1e-12)) << text_of(l);
       const std::shared_ptr<RankBytes> other = bytes_of(q);
-      SearchLayout again = l;
-      again.again = l.again == Again::full ? Again::none : Again::full;
-      other->least(again, 0);
+      SearchLayout divided = l;
+      divided.cp = l.cp > 1 ? 1 : 2;
+      other->least(divided, 0);
       const StepMemory rough = other->least(l, 0, 0);
       EXPECT_EQ(rough.activations, 0) << text_of(l);
       EXPECT_LE(rough.total, form * (1 + 1e-12)) << text_of(l);
@@ -193,7 +193,7 @@ TEST(RankBytes, GrowWithRows) {
           constexpr int64_t kMicro = 4;
           const int64_t few = std::min<int64_t>(cp, 2);
           const RecordedLayers grown =
-              LayersByRows(run(l, 1, few), false).at(double(kMicro) * double(few) / double(cp));
+              LayersByRows(run(l, 1, few), false).at(double(kMicro) * double(few) / double(cp), l.again);
           const RecordedLayers recorded = record_layers(run(l, kMicro, cp), false);
           for (size_t k = 0; k < size_t(kWorkLayers); k++)
             for (size_t p = 0; p < kLayerPasses; p++) {
@@ -203,6 +203,32 @@ TEST(RankBytes, GrowWithRows) {
             }
           EXPECT_EQ(grown.boundary, recorded.boundary);
         }
+}
+
+TEST(RankBytes, RecordsEveryWayOfRecomputeAtOnce) {
+  for (const char* name : {"llama3-8B", "mixtral-8x7B", "DeepSeekV2"})
+    for (const char* fp8 : {"none", "current"}) {
+      SearchRequest q = DrawnMemory(1).request(false);
+      q.model = shipped_catalog().shape_named(name)->model;
+      q.seq = 2048, q.model.finish(q.seq);
+      RunSpec run = resolve(with_layout(run_of(q, {}), {.gpus = 1, .global = 2}), {.native_bf16 = true});
+      run.precision.fp8 = fp8;
+      const std::vector<RecordedLayers> all = record_ways(run, false);
+      ASSERT_EQ(all.size(), 3u);
+      for (const Again a : {Again::none, Again::selective, Again::full}) {
+        run.layout.recompute = name_of(a);
+        const RecordedLayers one = record_layers(run, false);
+        const RecordedLayers& same = all[size_t(a)];
+        for (size_t k = 0; k < size_t(kWorkLayers); k++)
+          for (size_t p = 0; p < kLayerPasses; p++) {
+            EXPECT_EQ(same.kinds[k].passes[p].totals, one.kinds[k].passes[p].totals) << name << fp8 << k << p;
+            EXPECT_EQ(same.kinds[k].passes[p].high, one.kinds[k].passes[p].high) << name << fp8 << k << p;
+          }
+        EXPECT_EQ(same.rest, one.rest);
+        EXPECT_EQ(same.between, one.between);
+      }
+      EXPECT_LT(all[2].kinds[kDenseLayer + (run.model.moe() ? 1 : 0)].passes[kPassDrop].net, 0);
+    }
 }
 
 // Experts take fewer rounds if there are few rows.
