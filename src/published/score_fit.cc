@@ -216,6 +216,15 @@ RowForecast over_cases(const MeasuredRow& r, Quantity&& quantity) {
   return out;
 }
 
+// `c` without the values that an earlier fit gave to constants that are known now.
+ScoreConstants without_known(const ScoreConstants& c) {
+  ScoreConstants out = c;
+  for (auto& [scope, fits] : out.fitted)
+    std::erase_if(fits, [&, &of = scope](const auto& value) { return c.prior(of, value.first).sigma == 0; });
+  std::erase_if(out.fitted, [](const auto& scope) { return scope.second.empty(); });
+  return out;
+}
+
 }  // namespace
 
 RowForecast forecast_of(const MeasuredRow& r, const FitValues& v) {
@@ -227,7 +236,9 @@ RowForecast memory_of(const MeasuredRow& r, const FitValues& v) {
 
 ScoreConstants fit_constants(const ScoreConstants& c, std::span<const MeasuredRow* const> rows, Moves moves,
                              const ScoreConstants* start) {
-  return rows.empty() ? c : Fitter(c, rows, moves, start).run();
+  if (rows.empty()) return c;
+  return moves == Moves::all ? Fitter(without_known(c), rows, moves, start).run()
+                             : Fitter(c, rows, moves, start).run();
 }
 
 double memory_spread(const MeasuredRow& r, const ScoreConstants& c) {

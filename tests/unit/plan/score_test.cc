@@ -365,6 +365,24 @@ TEST(Score, WhatIsKnownIsNotFitted) {
   EXPECT_GT(known.of(rows[0])[size_t(Fit::host)], 1.5 * priors.priors[size_t(Fit::host)].center);
 }
 
+// The shipped values are what the fit makes of the shipped rows and priors today, and of no earlier fit.
+TEST(Score, TheShippedConstantsAreTheFit) {
+  const ScoreConstants shipped = parse_constants(kScoreConstants, "shipped");
+  std::vector<const MeasuredRow*> timed;
+  for (const MeasuredRow& r : published_rows())
+    if (r.skipped.empty() && r.step_s > 0) timed.push_back(&r);
+  ScoreConstants stale = shipped;
+  stale.fitted["software"][Fit::host] = 0.0033;  // known: its spread is 0
+  const ScoreConstants fitted = fit_constants(stale, timed);
+  ASSERT_EQ(fitted.fitted.size(), shipped.fitted.size());
+  for (const auto& [scope, values] : fitted.fitted) {
+    ASSERT_TRUE(shipped.fitted.contains(scope)) << scope;
+    ASSERT_EQ(values.size(), shipped.fitted.at(scope).size()) << scope;
+    for (const auto& [f, value] : values)
+      EXPECT_NEAR(shipped.factor(scope, f) / value, 1, 0.01) << scope << " " << name_of(f);
+  }
+}
+
 // What an earlier fit made of all rows is no part of a forecast of a half; and the table ends the report.
 TEST(Score, AnEarlierFitTellsNothing) {
   ScoreConstants fresh = parse_constants(kScoreConstants, "shipped");
