@@ -18,6 +18,8 @@ struct ActionSeconds {
   double total() const { return forward.total() + input.total() + weight.total() + again.total(); }
 };
 ActionSeconds layer_actions(const StepCase&, const DeviceFigures&, const FitValues&, bool experts);
+ActionSeconds layer_actions(const StepCase&, const DeviceFigures&, const FitValues&, bool experts,
+                            const LayerCompute&);
 ActionSeconds head_actions(const StepCase&, const DeviceFigures&, const FitValues&);
 
 // Parameters that a rank of tp and ep holds of a layer; `dense` of an embedding or a head is table_held().

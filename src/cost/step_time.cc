@@ -18,17 +18,7 @@ constexpr std::array<std::string_view, kFits> kFitNames = {
     "routing", "softmax",   "tp",    "pp",    "cp",      "ep",        "ep_far", "expert",   "each",
     "dp",      "jitter",    "step",  "ring",  "pace",    "kept",      "base"};
 
-// A pass of one layer of a stage over one microbatch: forward, and backward:
-// the gradients of what went in, and of the weights.
-struct Passes {
-  double forward = 0, input = 0, weight = 0;
-  double backward() const { return input + weight; }
-  double both() const { return forward + backward(); }
-  Passes& operator+=(const Passes& o) {
-    forward += o.forward, input += o.input, weight += o.weight;
-    return *this;
-  }
-};
+using Passes = LayerCompute::Pass;
 Passes times(double n, const Passes& p) {
   return {n * p.forward, n * p.input, n * p.weight};
 }
@@ -293,14 +283,13 @@ struct LayerPasses {
   double tp_weight = 0;  // for weight gradients: trireme gathers rows that lie divided once more
   Passes ep;
 };
-LayerPasses layer_passes(const StepRoof& r, bool experts) {
-  LayerPasses p{.products = attention_products(r),
-                .core = attention_core(r),
-                .traffic = elementwise(r, experts),
+LayerPasses layer_passes(const StepRoof& r, bool experts, const LayerCompute& compute) {
+  LayerPasses p{.products = compute.products,
+                .core = compute.core,
+                .traffic = compute.traffic,
                 .context = {},
                 .tp = tensor_collective(r),
                 .ep = {}};
-  p.products += feed_forward(r, experts);
   // Ranks that divide each expert gather and sum a row for each of its choices, of attention a row once.
   if (experts && r.divided_experts()) p.tp *= (1 + double(r.c.model.experts_per_token)) / 2;
   p.context = context_exchange(r, p.core);
@@ -309,9 +298,8 @@ LayerPasses layer_passes(const StepRoof& r, bool experts) {
   if (!r.c.software.ordered()) return p;
   if (r.c.sequence) p.tp_weight = p.tp;  // as many bytes as a gather in and a sum out of both halves
   if (exchange > 0) {
-    const Passes shared = shared_products(r);
-    p.ep.forward -= std::min(exchange / 2, shared.forward);
-    p.ep.input -= std::min(exchange / 2, shared.input);
+    p.ep.forward -= std::min(exchange / 2, compute.shared.forward);
+    p.ep.input -= std::min(exchange / 2, compute.shared.input);
   }
   return p;
 }
@@ -332,8 +320,7 @@ double input_collectives(const StepCase& c, bool experts) {
 struct LayerTime {
   double products = 0, attention = 0, elementwise = 0, tp = 0, cp = 0, ep = 0, host = 0, total = 0;
 };
-LayerTime layer_time(const StepRoof& r, bool experts) {
-  const LayerPasses p = layer_passes(r, experts);
+LayerTime layer_time(const StepRoof& r, bool experts, const LayerPasses& p) {
   const double again = r.c.recompute;
   LayerTime l;
   l.products = p.products.both() + again * p.products.forward;
@@ -479,7 +466,24 @@ double step_flops(const StepCase& c, bool recomputed) {
   return flops * tokens;
 }
 
+LayerCompute layer_compute(const StepCase& c, const DeviceFigures& d, const FitValues& f, bool experts) {
+  const StepRoof r{c, d, f};
+  LayerCompute all{.products = attention_products(r),
+                   .core = attention_core(r),
+                   .traffic = elementwise(r, experts),
+                   .shared = experts ? shared_products(r) : Passes()};
+  all.products += feed_forward(r, experts);
+  return all;
+}
+
 StepParts step_parts(const StepCase& c, const DeviceFigures& d, const FitValues& f) {
+  const int64_t experts = c.model.expert_blocks();
+  return step_parts(c, d, f, experts < c.model.layers ? layer_compute(c, d, f, false) : LayerCompute(),
+                    experts > 0 ? layer_compute(c, d, f, true) : LayerCompute());
+}
+
+StepParts step_parts(const StepCase& c, const DeviceFigures& d, const FitValues& f, const LayerCompute& dense,
+                     const LayerCompute& experts) {
   const StepRoof r{c, d, f};
   const auto with = double(c.model.expert_blocks()), layers = double(c.model.layers);
   StepParts all;
@@ -488,8 +492,8 @@ StepParts step_parts(const StepCase& c, const DeviceFigures& d, const FitValues&
     all.tp += n * l.tp, all.cp += n * l.cp, all.ep += n * l.ep, all.host += n * l.host;
     all.total += n * l.total;
   };
-  if (layers > with) add(layer_time(r, false), layers - with);
-  if (with > 0) add(layer_time(r, true), with);
+  if (layers > with) add(layer_time(r, false, layer_passes(r, false, dense)), layers - with);
+  if (with > 0) add(layer_time(r, true, layer_passes(r, true, experts)), with);
   const Stored s = stored(c);
   const Passes head = head_passes(r);
   all.head = head.both();
@@ -531,8 +535,13 @@ StepSeconds step_time(const StepCase& c, const DeviceFigures& d, const FitValues
 // ---- by action (stage_time.h) ----
 
 ActionSeconds layer_actions(const StepCase& c, const DeviceFigures& d, const FitValues& f, bool experts) {
+  return layer_actions(c, d, f, experts, layer_compute(c, d, f, experts));
+}
+
+ActionSeconds layer_actions(const StepCase& c, const DeviceFigures& d, const FitValues& f, bool experts,
+                            const LayerCompute& compute) {
   const StepRoof r{c, d, f};
-  const LayerPasses p = layer_passes(r, experts);
+  const LayerPasses p = layer_passes(r, experts, compute);
   const double again = c.recompute;
   ActionSeconds a;
   a.forward = {p.products.forward + p.core.forward + p.traffic.forward, 2 * p.tp, p.context.forward,
@@ -546,7 +555,7 @@ ActionSeconds layer_actions(const StepCase& c, const DeviceFigures& d, const Fit
       again * 2 * p.tp, again * p.context.forward, again * p.ep.forward};
   // Launches that do not run ahead of the device slow what it computes.
   const double computing = a.forward.compute + a.input.compute + a.weight.compute + a.again.compute;
-  const double slower = 1 + layer_time(r, experts).host / computing;
+  const double slower = 1 + layer_time(r, experts, p).host / computing;
   for (PassSeconds* pass : {&a.forward, &a.input, &a.weight, &a.again}) pass->compute *= slower;
   return a;
 }

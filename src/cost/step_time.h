@@ -206,6 +206,24 @@ StepSeconds step_time(const StepCase&, const DeviceFigures&, const FitValues&);
 
 // What layouts of one division have alike, for who prices many: it depends neither on how many microbatches
 // there are nor on what ZeRO, offload and the schedule do, but for whether stages have one chunk or several.
+// What a device computes of one layer and microbatch, in seconds by pass. Cases that differ in anything but
+// the microbatch, tp, cp, ep and expert_tp have the same.
+struct LayerCompute {
+  // Forward, and backward: the gradients of what went in, and of the weights.
+  struct Pass {
+    double forward = 0, input = 0, weight = 0;
+    double backward() const { return input + weight; }
+    double both() const { return forward + backward(); }
+    Pass& operator+=(const Pass& o) {
+      forward += o.forward, input += o.input, weight += o.weight;
+      return *this;
+    }
+  };
+  Pass products, core, traffic;  // core: of attention
+  Pass shared;                   // of `products`, the shared expert's
+};
+LayerCompute layer_compute(const StepCase&, const DeviceFigures&, const FitValues&, bool experts);
+
 struct StepParts {
   double products = 0, attention = 0, elementwise = 0, tp = 0, cp = 0, ep = 0, host = 0,
          total = 0;               // seconds of all blocks and a microbatch
@@ -213,6 +231,9 @@ struct StepParts {
   double dense = 0, experts = 0;  // parameters of the fullest rank
 };
 StepParts step_parts(const StepCase&, const DeviceFigures&, const FitValues&);
+// dense, experts: layer_compute() of blocks without and with experts.
+StepParts step_parts(const StepCase&, const DeviceFigures&, const FitValues&, const LayerCompute& dense,
+                     const LayerCompute& experts);
 StepSeconds step_time(const StepCase&, const DeviceFigures&, const FitValues&, const StepParts&);
 
 // FLOPs of a step over all devices, causal attention at half: `recomputed` adds

@@ -4,6 +4,16 @@
 
 namespace trireme {
 
+const BoundStep::Compute& BoundStep::compute_of(const StepCase& c, const DeviceFigures& d,
+                                                const FitValues& f) {
+  const auto [it, fresh] = compute_.try_emplace({c.micro, c.tp, c.cp, c.ep, c.expert_tp});
+  if (!fresh) return it->second;
+  const int64_t experts = c.model.expert_blocks();
+  if (experts < c.model.layers) it->second.dense = layer_compute(c, d, f, false);
+  if (experts > 0) it->second.experts = layer_compute(c, d, f, true);
+  return it->second;
+}
+
 BoundStep::Passes& BoundStep::passes_of(const StepCase& c, const DeviceFigures& d, const FitValues& f,
                                         size_t kind) {
   const size_t at = 2 * kind + (c.chunks > 1);
@@ -13,8 +23,9 @@ BoundStep::Passes& BoundStep::passes_of(const StepCase& c, const DeviceFigures& 
   const WorkPrices prices(c, d, f);
   passes = std::make_unique<Passes>();
   const int64_t experts = c.model.expert_blocks();
-  if (experts < c.model.layers) passes->layers[kDenseLayer] = prices.passes(false);
-  if (experts > 0) passes->layers[kExpertLayer] = prices.passes(true);
+  const Compute& compute = compute_of(c, d, f);
+  if (experts < c.model.layers) passes->layers[kDenseLayer] = prices.passes(false, compute.dense);
+  if (experts > 0) passes->layers[kExpertLayer] = prices.passes(true, compute.experts);
   passes->layers[kHeadLayer] = prices.head_passes();
   passes->message = prices.message();
   return *passes;
@@ -23,9 +34,12 @@ BoundStep::Passes& BoundStep::passes_of(const StepCase& c, const DeviceFigures& 
 const BoundStep::Passes& BoundStep::all_of(const StepCase& c, const DeviceFigures& d, const FitValues& f,
                                            size_t kind) {
   Passes& passes = passes_of(c, d, f, kind);
-  if (!passes.more)
-    passes.more = {
-        .parts = step_parts(c, d, f), .update = WorkPrices(c, d, f).update({}), .slower = slowness(c, d, f)};
+  if (!passes.more) {
+    const Compute& compute = compute_of(c, d, f);
+    passes.more = {.parts = step_parts(c, d, f, compute.dense, compute.experts),
+                   .update = WorkPrices(c, d, f).update({}),
+                   .slower = slowness(c, d, f)};
+  }
   return passes;
 }
 

@@ -2,8 +2,10 @@
 // (forecast/step_bound.h), divided by cause.
 #pragma once
 #include <array>
+#include <map>
 #include <memory>
 #include <optional>
+#include <tuple>
 
 #include "cost/step_time.h"
 #include "forecast/step_bound.h"
@@ -16,7 +18,8 @@ class BoundStep {
   // For many layouts of one division. Collectives among replicas depend on sharding, offload and the order of
   // axes; passes depend on the microbatch, recompute, whether there are several chunks, and the order of
   // axes.
-  void clear() { passes_.clear(), states_.clear(); }  // another division
+  // Another division of the same run, on a cluster of the same devices.
+  void clear() { passes_.clear(), states_.clear(); }
   // schedule: a name of the search. keys: for those that StepCase lacks. exact: as StepBound::of().
   // Requires: StepCase::software.ordered(). kind, sharding: numbers of the microbatch and recompute, and of
   // the sharding and place of its state.
@@ -43,6 +46,11 @@ class BoundStep {
   Passes& passes_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t kind);
   const Passes& all_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t kind);
   void set_passes(const Passes&);  // writes work_
+  // Of all divisions: dense layers, and those with experts.
+  struct Compute {
+    LayerCompute dense, experts;
+  };
+  const Compute& compute_of(const StepCase&, const DeviceFigures&, const FitValues&);
   struct States {
     std::array<LayerWork, kWorkLayers> layers;
     double update = 0, offload = 0;  // seconds, of the most loaded rank
@@ -55,6 +63,7 @@ class BoundStep {
 
   std::vector<std::array<std::unique_ptr<Passes>, kOrders>> passes_;  // by kind and chunks
   std::vector<std::array<std::optional<States>, kOrders>> states_;    // by sharding
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>, Compute> compute_;
   WorldWork work_;
 };
 

@@ -130,10 +130,14 @@ PipelinePaths::Path PipelinePaths::longest(const std::vector<double>& prices, si
   return most;
 }
 
-// The clocks of a rank, as the nodes that set them; -1: the step's begin.
+// The clocks of a rank, with the nodes that set them; -1: the step's begin.
 struct PipelinePaths::Clocks {
-  int32_t compute = -1, before = -1, lane = -1, sum = -1, on = -1, back = -1;
-  std::optional<int32_t> fetched;  // none: unknown
+  struct Clock {
+    int32_t node = -1;
+    double at = 0;
+  };
+  Clock compute, before, lane, sum, on, back;
+  std::optional<Clock> fetched;  // none: unknown
 };
 
 bool PipelinePaths::search(const std::vector<double>& prices) {
@@ -141,10 +145,10 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
   size_t steps = 0;
   for (const std::vector<Step>& rank : ranks_) steps += rank.size();
   nodes.reserve(2 * steps);
-  std::vector<int32_t> there(size_t(microbatches_) * size_t(stages_) * 2, -1);
+  using Clock = Clocks::Clock;
+  std::vector<Clock> there(size_t(microbatches_) * size_t(stages_) * 2, Clock{.node = kNone});
   std::vector<size_t> at(ranks_.size());
   std::vector<Clocks> clocks(ranks_.size());
-  const auto time = [&](int32_t n) { return n < 0 ? 0.0 : nodes[size_t(n)].end; };
   std::vector<size_t> awake;
   for (size_t r = ranks_.size(); r-- > 0;) awake.push_back(r);
   while (!awake.empty()) {
@@ -153,36 +157,39 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
     Clocks& c = clocks[r];
     for (; at[r] < ranks_[r].size(); at[r]++) {
       const Step& step = ranks_[r][at[r]];
-      const auto add = [&](int32_t before, uint32_t price) {
-        nodes.push_back({time(before) + prices[price], before, price, int32_t(r), int32_t(at[r])});
-        return int32_t(nodes.size()) - 1;
+      const auto add = [&](const Clock& before, uint32_t price) {
+        const double end = before.at + prices[price];
+        nodes.push_back({end, before.node, price, int32_t(r), int32_t(at[r])});
+        return Clock{int32_t(nodes.size()) - 1, end};
       };
       if (step.to >= 0) {
-        int32_t& stream = step.kind == Act::SendB ? c.back : c.on;
-        stream = add(time(stream) > time(c.compute) ? stream : c.compute, step.price);
+        Clock& stream = step.kind == Act::SendB ? c.back : c.on;
+        stream = add(stream.at > c.compute.at ? stream : c.compute, step.price);
         there[size_t(step.message)] = stream, awake.push_back(size_t(step.to));
       } else if (step.message >= 0) {
-        const int32_t m = there[size_t(step.message)];
-        if (m < 0) break;
-        if (time(m) > time(c.compute)) c.compute = m;
+        const Clock& m = there[size_t(step.message)];
+        if (m.node == kNone) break;
+        if (m.at > c.compute.at) c.compute = m;
       } else {
         const double* way = &prices[step.price];
-        if (step.first && way[kFetch] > 0) c.fetched = add(-1, step.price + uint32_t(kFetch));
+        if (step.first && way[kFetch] > 0) c.fetched = add({}, step.price + uint32_t(kFetch));
+        const bool fetched = step.fetched && c.fetched;
+        const std::array<Clock, kFroms> from = {c.compute, c.lane, c.before, c.sum,
+                                                fetched ? *c.fetched : Clock()};
+        const size_t froms = fetched ? size_t(kFroms) : size_t(kFromFetched);
         const auto later = [&](ClockTo to) {
-          const bool fetched = step.fetched && c.fetched;
-          const int32_t from[] = {c.compute, c.lane, c.before, c.sum, fetched ? *c.fetched : -1};
           size_t most = 0;
-          for (size_t i = 1; i < (fetched ? size_t(kFroms) : size_t(kFromFetched)); i++)
-            if (time(from[i]) + way[way_of(ClockFrom(i), to)] >
-                time(from[most]) + way[way_of(ClockFrom(most), to)])
-              most = i;
+          double end = from[0].at + way[way_of(ClockFrom(0), to)];
+          for (size_t i = 1; i < froms; i++)
+            if (const double other = from[i].at + way[way_of(ClockFrom(i), to)]; other > end)
+              most = i, end = other;
           const size_t best = way_of(ClockFrom(most), to);
-          return way[best] < 0 ? kNone : add(from[most], step.price + uint32_t(best));
+          return way[best] < 0 ? Clock{.node = kNone} : add(from[most], step.price + uint32_t(best));
         };
-        const int32_t compute = later(kToCompute), lane = later(kToLane), sum = later(kToSum);
+        const Clock compute = later(kToCompute), lane = later(kToLane), sum = later(kToSum);
         if (step.fetch > 0 && prices[step.fetch] > 0) {
-          const int32_t ahead = later(kToAhead);
-          if (ahead != kNone)
+          const Clock ahead = later(kToAhead);
+          if (ahead.node != kNone)
             c.fetched = add(ahead, step.fetch);
           else if (step.kind != Act::W)
             c.fetched.reset();
@@ -190,20 +197,20 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
           c.fetched.reset();
         }
         // In the order of issue.
-        c.lane = c.fetched && time(*c.fetched) > time(lane) ? *c.fetched : lane;
+        c.lane = c.fetched && c.fetched->at > lane.at ? *c.fetched : lane;
         c.before = c.compute = compute;
-        if (sum != kNone) c.sum = sum;
+        if (sum.node != kNone) c.sum = sum;
       }
     }
   }
-  int32_t last = -1;
+  Clock last;
   for (size_t r = 0; r < ranks_.size(); r++) {
     require(at[r] == ranks_[r].size(), "a schedule stalls without a cause");
-    for (const int32_t n : {clocks[r].compute, clocks[r].lane})
-      if (last < 0 || time(n) > time(last)) last = n;
+    for (const Clock& c : {clocks[r].compute, clocks[r].lane})
+      if (last.node < 0 || c.at > last.at) last = c;
   }
   std::vector<int32_t> path;
-  for (int32_t n = last; n >= 0; n = nodes[size_t(n)].before) path.push_back(n);
+  for (int32_t n = last.node; n >= 0; n = nodes[size_t(n)].before) path.push_back(n);
   std::vector<float> counts(message() + 1, 0);
   for (const int32_t n : path) counts[nodes[size_t(n)].price] += 1;
   if (fewer_ > 0) add_repeats(nodes, path, counts);

@@ -28,8 +28,11 @@ void WorkPrices::set_passes(LayerWork& w, const ActionSeconds& a) const {
   w.forward = pass(a.forward), w.input = pass(a.input), w.weight = pass(a.weight), w.again = pass(a.again);
 }
 LayerWork WorkPrices::passes(bool experts) const {
+  return passes(experts, layer_compute(c_, d_, f_, experts));
+}
+LayerWork WorkPrices::passes(bool experts, const LayerCompute& compute) const {
   LayerWork w;
-  set_passes(w, layer_actions(c_, d_, f_, experts));
+  set_passes(w, layer_actions(c_, d_, f_, experts, compute));
   return w;
 }
 LayerWork WorkPrices::head_passes() const {

@@ -17,6 +17,7 @@ class WorkPrices {
   void set_policy(WorldWork&, const LayoutSpec& keys) const;
   // A block on one microbatch.
   LayerWork passes(bool experts) const;
+  LayerWork passes(bool experts, const LayerCompute&) const;
   // The head on one microbatch; the embedding is looked up in no time.
   LayerWork head_passes() const;
   // Collectives of these parameters among replicas, their update and bytes of state. layers: StateSeconds'.

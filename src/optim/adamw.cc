@@ -30,13 +30,21 @@ struct AdamW::Update {
     };
     const int64_t first = own.begin;
     if (piece) own = {first + piece->own.begin, first + piece->own.end};
-    for (size_t i = unit.first, j; i < unit.last; i = j) {
-      for (j = i + 1; j < unit.last && alike(i, j);) j++;
+    // A unit of experts has hundreds of parameters, and is updated in hundreds of pieces.
+    const auto ends_before = [&](const Param& p, int64_t at) {
+      return p.offset + p.numel() - unit.offset <= at;
+    };
+    const auto begin_of = [&](size_t i) { return set.params[i].offset - unit.offset; };
+    const auto all = set.params.begin();
+    const auto from =
+        std::lower_bound(all + int64_t(unit.first), all + int64_t(unit.last), own.begin, ends_before);
+    for (size_t i = size_t(from - all), j; i < unit.last && begin_of(i) < own.end; i = j) {
+      for (j = i + 1; j < unit.last && begin_of(j) < own.end && alike(i, j);) j++;
       if (others && set.params[i].decl.hidden_matrix) continue;
       const int64_t end_of_run = set.params[j - 1].offset + set.params[j - 1].numel();
-      const int64_t begin = std::max(own.begin, set.params[i].offset - unit.offset);
+      const int64_t begin = std::max(own.begin, begin_of(i));
       const int64_t end = std::min(own.end, end_of_run - unit.offset);
-      const int64_t in_box = begin - (set.params[i].offset - unit.offset);
+      const int64_t in_box = begin - begin_of(i);
       if (begin < end) launch(i, {begin - first, end - first}, in_box);
     }
   }

@@ -106,26 +106,33 @@ PlacedCalls ComposedRun::listed(int pp_rank) const {
   return all;
 }
 
+std::vector<StageArena> ComposedRun::largest_arenas() const {
+  std::vector<Rank> ranks;
+  std::vector<int64_t> peaks, highest(kinds());
+  for (int r = 0; r < int(schedule_.ranks.size()); r++) {
+    const Rank& one = ranks.emplace_back(rank(r));
+    peaks.push_back(booked_bytes(one.program, one.tapes, one.steady).peak_total);
+    int64_t& most = highest[kind(r)];
+    most = std::max(most, peaks.back());
+  }
+  std::vector<StageArena> all(kinds());
+  for (int r = 0; r < int(ranks.size()); r++) {
+    if (double(peaks[size_t(r)]) < kPlacedFrom * double(highest[kind(r)])) continue;
+    const Rank& one = ranks[size_t(r)];
+    StageArena& most = all[kind(r)];
+    const int64_t bytes = placed_bytes(one.program, one.tapes, one.steady).arena_bytes;
+    if (bytes > most.bytes) most = {r, bytes};
+  }
+  return all;
+}
+
 std::vector<StageArena> largest_arenas(const RunSpec& run, const Schedule& schedule, int threads,
                                        const ClusterSpec& cluster) {
   RunSpec plain = run;
   plain.optimizer.post_validation = "off";
   plain.train.noise_scale = 0;
   LayerTapes tapes;
-  const ComposedRun composed(plain, schedule, threads, cluster, tapes);
-  std::vector<int64_t> peaks, highest(composed.kinds());
-  for (int r = 0; r < int(schedule.ranks.size()); r++) {
-    peaks.push_back(composed.booked(r).peak_total);
-    int64_t& most = highest[composed.kind(r)];
-    most = std::max(most, peaks.back());
-  }
-  std::vector<StageArena> all(composed.kinds());
-  for (int r = 0; r < int(schedule.ranks.size()); r++) {
-    if (double(peaks[size_t(r)]) < kPlacedFrom * double(highest[composed.kind(r)])) continue;
-    StageArena& most = all[composed.kind(r)];
-    const int64_t bytes = composed.placed(r).arena_bytes;
-    if (bytes > most.bytes) most = {r, bytes};
-  }
+  std::vector<StageArena> all = ComposedRun(plain, schedule, threads, cluster, tapes).largest_arenas();
   if (!composes(run))
     for (StageArena& a : all) a.bytes = arena_of_stage(run, schedule, threads, cluster, a.pp_rank);
   std::sort(all.begin(), all.end(),

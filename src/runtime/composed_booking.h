@@ -36,6 +36,11 @@ class ComposedRank {
   const Program* program_ = nullptr;
 };
 
+struct StageArena {
+  int pp_rank = 0;
+  int64_t bytes = 0;  // as arena_of_stage() books them
+};
+
 // All pipeline ranks of a run. Ranks with equal stages share one rank on meta. Requires composes().
 class ComposedRun {
  public:
@@ -48,6 +53,8 @@ class ComposedRun {
   ProgramBytes booked(int pp_rank) const;  // without arena_bytes
   ProgramBytes placed(int pp_rank) const;
   PlacedCalls listed(int pp_rank) const;
+  // By kind: the rank with the largest arena.
+  std::vector<StageArena> largest_arenas() const;
 
  private:
   struct Rank {
@@ -64,12 +71,8 @@ class ComposedRun {
   std::vector<size_t> kind_;  // by pipeline rank
 };
 
-struct StageArena {
-  int pp_rank = 0;
-  int64_t bytes = 0;  // as arena_of_stage() books them
-};
-// For each group of pipeline ranks with equal stages: the rank with the largest arena, in ascending order. If
-// the run does not compose, the rank is chosen without the features that prevent it, then booked.
+// ComposedRun::largest_arenas(). If the run does not compose, the rank is chosen without the features that
+// prevent it, then booked.
 std::vector<StageArena> largest_arenas(const RunSpec&, const Schedule&, int threads, const ClusterSpec&);
 
 }  // namespace trireme
