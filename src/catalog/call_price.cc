@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/counted.h"
+#include "catalog/cluster_device.h"
 #include "comm/algorithms.h"
 #include "spec/cluster_links.h"
 
@@ -81,12 +82,12 @@ std::string too_few_devices(const ClusterSpec& cluster, std::string_view name, i
       counted(nodes, "node"), priced, nodes, linked ? "" : " and inter_node.bandwidth and .latency");
 }
 
-std::string too_few_devices(const RunSpec& run, const ClusterSpec& cluster) {
+std::string too_few_devices(const RunSpec& run, const ClusterSpec& cluster, bool in_closed_form) {
   return too_few_devices(cluster,
                          run.cluster.file.empty()
                              ? "the cluster file"
                              : std::filesystem::path(run.cluster.file).filename().string(),
-                         run.world(), "");
+                         run.world(), in_closed_form ? device_of(cluster, "bf16", run.world()).assumed : "");
 }
 
 Placement placement_of(std::span<const int> ranks, int64_t world, const ClusterSpec& cluster) {

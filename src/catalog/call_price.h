@@ -20,7 +20,8 @@ bool wires_stated(const ClusterSpec&);
 CommOptions forecast_links(const RunSpec&, const ClusterSpec&);
 
 // Where the run has more ranks than the file has devices: what is missing, in one line; else empty.
-std::string too_few_devices(const RunSpec&, const ClusterSpec&);
+// in_closed_form: the step is priced by device_of(), which assumes a link between nodes if the file has none.
+std::string too_few_devices(const RunSpec&, const ClusterSpec&, bool in_closed_form = false);
 // name: the file's; assumed: by which link between nodes it is priced where the file has none, in words.
 std::string too_few_devices(const ClusterSpec&, std::string_view name, int64_t devices,
                             std::string_view assumed);

@@ -62,6 +62,7 @@ KnownDevice device_of(const Json& j, std::string_view file) {
   KnownDevice d;
   d.name = j.at("name").get<std::string>(), d.match = j.at("match").get<std::vector<std::string>>();
   d.cluster = j.value("cluster", "");
+  d.no_bf16 = j.value("no_bf16", false);
   DeviceFigures& f = d.figures;
   f.bf16 = j.at("bf16_tflops").get<double>() * kTera, f.fp8 = j.at("fp8_tflops").get<double>() * kTera;
   f.fp4 = j.at("fp4_tflops").get<double>() * kTera, f.memory = memory_of(j, file);

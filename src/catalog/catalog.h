@@ -28,7 +28,8 @@ struct KnownDevice {
   std::string name;
   std::vector<std::string> match;  // how names of it begin
   DeviceFigures figures;
-  std::string cluster;  // its file in configs/cluster; "" = it has none
+  std::string cluster;   // its file in configs/cluster; "" = it has none
+  bool no_bf16 = false;  // it multiplies f16: DeviceFigures::bf16 is of f16
 };
 
 // A device with a cluster file, of whose products and attention nobody has measured a curve here: its rows

@@ -134,8 +134,13 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t 
   if (d.note.empty() && !d.assumed.empty() && devices > per)
     d.note = fmt::format("cluster {}: priced by {}; right is inter_node.bandwidth and .latency in that file",
                          c.name, d.assumed);
-  d.price_per_hour = c.price_per_hour > 0 || c.region.empty() ? c.price_per_hour
-                                                              : listed_price("", c.region, d.name).per_hour;
+  d.price_per_hour = c.price_per_hour;
+  d.currency = c.currency;
+  if (c.price_per_hour == 0 && !c.region.empty()) {
+    const ListedPrice listed = listed_price("", c.region, d.name);
+    d.price_per_hour = listed.per_hour;
+    d.currency = listed.currency;
+  }
   d.mtbf_hours = c.mtbf_hours;
   d.site = with_nodes(c, nodes, d.figures.nic);
   d.host = c.host_bandwidth;
@@ -249,6 +254,12 @@ void complete_figures(SubjectDevice& d, int64_t devices, std::string_view asked)
 std::string curve_text(const SubjectDevice& d) {
   if (!d.curve.empty()) return fmt::format("products and attention by {}'s curves", d.curve);
   return fmt::format("attention at {:g} % of the peak, for nobody measured the device's", 100 * kAttention);
+}
+
+std::string no_bf16_text(std::string_view device, std::string_view compute) {
+  const KnownDevice* k = shipped_catalog().device_called(device);
+  if (!k || !k->no_bf16 || (compute != "bf16" && compute != "auto")) return "";
+  return fmt::format("{} has no bf16: priced at its f16 rate; expected precision.compute = \"f16\"", k->name);
 }
 
 bool is_device_name(const std::string& cluster) {

@@ -15,9 +15,10 @@ struct SubjectDevice {
   DeviceFigures figures;
   std::string curve;  // device of data/score_catalog.json whose products' and attention's rates these are
   double price_per_hour = 0, mtbf_hours = 0;
-  std::string assumed;  // the link between nodes, where the cluster file has none: which, and whose it is
-  std::string note;     // too_few_devices()
-  int64_t machine = 0;  // devices that fail together; 0 = those that are near
+  std::string currency;  // the price's; empty = not stated
+  std::string assumed;   // the link between nodes, where the cluster file has none: which, and whose it is
+  std::string note;      // too_few_devices()
+  int64_t machine = 0;   // devices that fail together; 0 = those that are near
   // Bytes/s between a device and the place where its optimizer state may wait; 0 = not known. host: the
   // host's memory, over the device's link, both ways at once. disk: the device's share of the machine's disk.
   double host = 0, disk = 0;
@@ -34,6 +35,9 @@ SubjectDevice device_of(const ClusterSpec&, std::string_view compute, int64_t de
 void complete_figures(SubjectDevice&, int64_t devices, std::string_view asked);
 // Whose rates products and attention have: "products and attention by A100-80GB's curves".
 std::string curve_text(const SubjectDevice&);
+// The note on a run in bf16 on a device of the catalog that has none; "" = it has, or the run is in another
+// type.
+std::string no_bf16_text(std::string_view device, std::string_view compute);
 bool is_device_name(const std::string& cluster);
 // load_cluster(); one without a name is called by its path.
 ClusterSpec named_cluster(const fs::path&);

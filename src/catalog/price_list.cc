@@ -57,8 +57,13 @@ ListedPrice listed_price(const std::string& file, const std::string& region, std
     bad_request("--prices: {} has prices of {} in {}; give --region", name, device, regions);
   if (!found)
     bad_request("--region {}: {} has no price of {} there; it has {}", region, name, device, regions);
-  return {found->per_hour, fmt::format("{} {} in {} ({}; {})", found->per_hour, list.currency, found->region,
-                                       found->source, found->date)};
+  return {found->per_hour, list.currency,
+          fmt::format("{} {} in {} ({}; {})", found->per_hour, list.currency, found->region, found->source,
+                      found->date)};
+}
+
+std::string money_text(const std::string& amount, const std::string& currency) {
+  return amount + (currency.empty() ? " in the price's currency" : " " + currency);
 }
 
 }  // namespace trireme

@@ -42,10 +42,14 @@ PriceList load_prices(const fs::path& file);
 
 struct ListedPrice {
   double per_hour = 0;  // 0 = not requested
-  std::string text;     // "12.29 USD in us-east-1 (AWS p5.48xlarge, 98.32 per hour; 2023-07-27)"
+  std::string currency;
+  std::string text;  // "12.29 USD in us-east-1 (AWS p5.48xlarge, 98.32 per hour; 2023-07-27)"
 };
 // The device's price in the region. Upper and lower case are alike. Nothing if file and region are empty.
 // Throws bad_request: no such row; the message names the regions that the device has a price in.
 ListedPrice listed_price(const std::string& file, const std::string& region, std::string_view device);
+
+// "136 USD"; without a known currency "136 in the price's currency".
+std::string money_text(const std::string& amount, const std::string& currency);
 
 }  // namespace trireme

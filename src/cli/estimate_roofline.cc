@@ -53,7 +53,7 @@ RooflineCase roofline_case(const PlanSubject& subject, const WallsRequest& layou
     c.seq = run.data.seq_len, c.micro = run.batch.micro, c.microbatches = run.microbatches();
     c.tp = run.layout.tp, c.gpus = run.world();
     device = planned.device;
-    c.too_large = too_large(planned, is_device_name(subject.cluster));
+    c.too_large = too_large(planned, !planned.booked());
   } else {
     const SubjectModel m = model_of(subject);
     if (!m.shape)

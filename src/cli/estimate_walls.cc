@@ -76,7 +76,7 @@ void from_run(const RunRequest& request, const WallsRequest& q, const std::strin
   if (!planned.note.empty() && !request.json) print_text("{}\n\n", planned.note);
   device = planned.device;
   refuse_adapters(planned.run, "estimate");
-  if (!is_device_name(cluster)) {
+  if (planned.booked()) {
     c.forecast = forecast_of(planned, c.total.emplace());
   } else {
     if (q.mfu == 0) c.forecast = replayed_form_of(planned);
@@ -86,6 +86,7 @@ void from_run(const RunRequest& request, const WallsRequest& q, const std::strin
   c.of_run = true;
   c.left_out = not_counted(run.layout);
   c.saved_bytes = double(checkpoint_bytes(run));
+  c.compute = run.precision.compute;
   c.name = model_name(run.model);
   c.model = run.model;
   c.parameters = double(parameters(run.model));
@@ -156,7 +157,8 @@ std::optional<RunBytes> searched_bytes(const RunSpec& run, SubjectDevice device)
     const std::optional<SearchLayout> l = layout_of(run);
     if (!l) return std::nullopt;
     const double bytes = price_layout(layout_case_of(run, device), *l).memory.total;
-    return RunBytes{.bytes = bytes, .fits = bytes <= device.figures.memory, .source = "as search prices it"};
+    return RunBytes{
+        .bytes = bytes, .fits = bytes <= device.figures.memory, .source = "closed form, not booked"};
   } catch (const Error& e) {
     if (e.fault != Fault::request) throw;
     return std::nullopt;
@@ -213,6 +215,8 @@ void estimate_walls(const WallsRequest& q, const PlanSubject& subject, const Run
     device = device_of(subject.cluster, c.gpus);
   }
   if (!device.note.empty()) say("note: {}\n", device.note);
+  const std::string none = no_bf16_text(device.name, c.compute);
+  if (!none.empty()) say("note: {}\n", none);
   c.active = c.model && c.model->moe() ? active_parameters(*c.model) : c.parameters;
   c.device = device.name, c.device_source = device.source, c.figures = device.figures;
   c.mtbf_hours = q.mtbf_hours > 0 ? q.mtbf_hours : device.mtbf_hours;
@@ -223,8 +227,11 @@ void estimate_walls(const WallsRequest& q, const PlanSubject& subject, const Run
   if (c.tokens == 0) c.tokens = kTokensPerParameter * c.active, c.tokens_assumed = true;
   c.mfu = q.mfu, c.reach = q.reach, c.budget = q.budget;
   const ListedPrice listed = listed_price(subject.prices, subject.region, device.name);
-  c.price = q.price > 0 ? q.price : listed.per_hour > 0 ? listed.per_hour : device.price_per_hour;
+  const bool is_listed = listed.per_hour > 0;
+  c.price = q.price > 0 ? q.price : is_listed ? listed.per_hour : device.price_per_hour;
+  if (q.price == 0) c.currency = is_listed ? listed.currency : device.currency;
   c.watts = run_watts(device.site, c.gpus);
+  c.power = power_text(device.site, c.gpus);
   c.write_bandwidth = checkpoint_case(device.site, 0, c.gpus, 0).write_bandwidth;
   c.host_bandwidth = device.site.host_bandwidth;
   if (c.of_run && q.save_s == 0) {

@@ -91,7 +91,9 @@ void plan_run(const RunRequest& request, const PlanOptions& o) {
   settle(planned);
   o.routing.give_to(planned.run);
   const ListedPrice listed = listed_price(o.prices, o.region, planned.device.name);
-  planned.cluster.price_per_hour = listed.per_hour > 0 ? listed.per_hour : planned.device.price_per_hour;
+  const bool is_listed = listed.per_hour > 0;
+  planned.cluster.price_per_hour = is_listed ? listed.per_hour : planned.device.price_per_hour;
+  planned.cluster.currency = is_listed ? listed.currency : planned.device.currency;
   Schedule schedule = schedule_of(run);
   const PricedBy by = priced_by("", "", o.site, o.constants);
   SlowBooking booking("`trireme simulate --closed-form` of this run answers at once, layer by layer");

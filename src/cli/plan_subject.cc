@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 
+#include "base/say.h"
 #include "catalog/catalog.h"
 #include "cli/auto_layout.h"
 #include "cost/flops.h"
@@ -145,6 +146,21 @@ SubjectModel model_of(const PlanSubject& s) {
   return m;
 }
 
+ShapeExtras extras_of(const std::string& model, const SoftwareProfile& software) {
+  const KnownShape* k = shipped_catalog().shape_named(model);
+  if (!k || (k->window == 0 && !k->expert_bias)) return {};
+  if (!software.ordered()) return {k->window, k->window_share, k->expert_bias};
+  std::string what;
+  if (k->window > 0)
+    what = fmt::format("sliding windows of {} tokens in {:.0f} % of the layers", k->window,
+                       100 * k->window_share);
+  if (k->expert_bias) what += fmt::format("{}biases of experts", what.empty() ? "" : ", ");
+  say("note: --model {}: trireme has no {}: not in this forecast, nor in the run file; --software prices "
+      "them\n",
+      model, what);
+  return {};
+}
+
 namespace {
 
 PlannedRun run_on_device(const RunRequest& request, const std::string& name) {
@@ -181,7 +197,10 @@ void refuse_adapters(const RunSpec& run, std::string_view what) {
 }
 
 PlannedRun planned_run(RunRequest request, const std::string& cluster, const Measuring& how) {
-  if (is_device_name(cluster)) return run_on_device(request, cluster);
+  // A run on GPUs is booked on a device by name as on a cluster file.
+  if (is_device_name(cluster) &&
+      (auto_wish_of(request).any() || load_run(request.file, request.sets).train.device != "cuda"))
+    return run_on_device(request, cluster);
   if (!cluster.empty()) request.sets.push_back("cluster.file=" + toml_string(cluster));
   ChosenRun chosen = load_or_choose(request, false);
   // GPUs of a cluster file are elsewhere, and so is the disk of their checkpoints.

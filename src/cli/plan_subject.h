@@ -9,6 +9,7 @@
 #include "catalog/cluster_device.h"
 #include "cli/cli.h"
 #include "cost/step_time.h"
+#include "spec/software_profile.h"
 
 namespace trireme::cli {
 
@@ -30,14 +31,26 @@ struct SubjectModel {
 // or the shape of --layers, --hidden, ...; or --parameters alone. None of them: parameters = 0.
 SubjectModel model_of(const PlanSubject&);
 
+struct ShapeExtras {
+  int64_t window = 0;
+  double window_share = 0;
+  bool expert_bias = false;  // as StepCase's
+};
+// Sliding windows and biases of experts of --model NAME: no key of a run file has them. For a framework that
+// runs them, these; for trireme, none, with a note that they are left out. So a model by name and its run
+// file have one price.
+ShapeExtras extras_of(const std::string& model, const SoftwareProfile&);
+
 // A run file as it would start: layout and batch.micro chosen where it leaves them open, on the cluster file
-// that --cluster names, else its own. Of a device by name there is no cluster to choose on or to book for.
+// that --cluster names, else its own. A run on this machine's CPU has no cluster on a device by name
+// (booked() is false): nothing can be chosen or booked.
 struct PlannedRun {
   RunSpec run;
   ClusterSpec cluster;
   SubjectDevice device;
   std::string note;     // what was chosen
   PrecisionSpec asked;  // as the file has it
+  bool booked() const { return !cluster.name.empty(); }
 };
 PlannedRun planned_run(RunRequest, const std::string& cluster, const Measuring& = {});
 // What the run leaves open beside that: layout.schedule = "auto" or "file", layout.recompute = "auto".

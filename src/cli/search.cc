@@ -12,7 +12,6 @@
 #include "base/progress.h"
 #include "base/say.h"
 #include "base/timed.h"
-#include "catalog/catalog.h"
 #include "catalog/price_list.h"
 #include "cli/search_here.h"
 #include "cli/used_keys.h"
@@ -73,8 +72,6 @@ void set_model(SearchRequest& q, const PlanSubject& subject, const std::optional
       bad_request("{}: no shape of a model; it takes a run file, --model, or --layers, --hidden, --heads",
                   asked);
     q.model = *m.shape, q.name = m.name;
-    if (const KnownShape* k = shipped_catalog().shape_named(subject.model))
-      q.window = k->window, q.window_share = k->window_share, q.expert_bias = k->expert_bias;
   }
   if (subject.seq > 0) q.seq = subject.seq;
   q.model.finish(q.seq);
@@ -108,6 +105,10 @@ RunSpec run_of_search(const SearchRequest& q, const std::string& cluster,
                       const std::optional<RunSpec>& given) {
   RunSpec run = given.value_or(RunSpec());
   if (!given) run.optimizer.lr = kAutomatic;
+  if (!given && !no_bf16_text(q.device, "bf16").empty()) {
+    run.precision.compute = "f16";
+    say("note: {} has no bf16: layouts and the run file are of precision.compute = \"f16\"\n", q.device);
+  }
   run.model = q.model;
   run.data.seq_len = q.seq;
   run.cluster.file = cluster_file_of(cluster);
@@ -143,13 +144,17 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
   complete_figures(d, std::min(devices, int64_t(d.figures.near)), asked);  // set_sizes() looks farther
   if (!is_device_name(subject.cluster) || d.curve.empty()) q.curve = curve_text(d);
   q.device = d.name, q.figures = d.figures, q.price = d.price_per_hour, q.note = d.note;
+  q.currency = d.currency;
   refuse_unknown_offload(run, d, cluster, asked);
   q.run = run_of_search(q, cluster, run);
   q.by_rules = !run;
   set_offload(q, run ? &*run : &*q.run, d);
   q.reliability.devices_per_machine = d.machine > 0 ? d.machine : int64_t(q.figures.near);
   const ListedPrice listed = listed_price(subject.prices, subject.region, d.name);
-  if (listed.per_hour > 0) q.price = listed.per_hour;
+  if (listed.per_hour > 0) {
+    q.price = listed.per_hour;
+    q.currency = listed.currency;
+  }
   q.price_note = listed.text;
   q.site = d.site;
   q.saved_bytes = double(checkpoint_bytes(*q.run));
@@ -332,6 +337,12 @@ FoundLayouts find_layouts(const SearchOptions& o, SearchRequest& q, const std::o
   return f;
 }
 
+// After the answer, which says why: a search that finds no layout fails.
+void refuse_nothing(bool nothing, const std::string& out) {
+  if (nothing)
+    bad_request("search: nothing fits{}", out.empty() ? "" : fmt::format("; --out: {} is not written", out));
+}
+
 void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<RunSpec>& run) {
   FoundLayouts f = find_layouts(o, q, run);
   SearchResult& r = f.result;
@@ -341,15 +352,20 @@ void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<
   const Confirmation* confirmed = f.looked ? &*f.looked : nullptr;
   const std::vector<FlipPoint>* flips = f.flips ? &*f.flips : nullptr;
   if (!o.out.empty() && !r.best.empty()) write_text_atomic(o.out, run_file_of(q, r.best.front().layout));
-  if (o.json) return print_text("{}", search_json(q, r, why, confirmed, flips));
+  if (o.json) {
+    print_text("{}", search_json(q, r, why, confirmed, flips));
+    return refuse_nothing(r.best.empty(), o.out);
+  }
   std::string below;
   if (!o.as.empty() && !r.best.empty()) below += launch_text(framework_named(o.as), q, r.best.front().layout);
   if (!o.out.empty() && !r.best.empty()) below += fmt::format("run file: {}\n", o.out);
   const auto lines = size_t(std::count(below.begin(), below.end(), '\n'));
   print_text("{}{}",
-             o.all || why || flips ? search_text(q, r, why, confirmed, flips)
-                                   : answer_text(q, r, f.why ? &*f.why : nullptr, confirmed, lines),
+             o.all || why || flips
+                 ? search_text(q, r, why, confirmed, flips)
+                 : answer_text(q, r, f.why ? &*f.why : nullptr, confirmed, lines, !o.out.empty()),
              below);
+  refuse_nothing(r.best.empty(), o.out);
 }
 
 }  // namespace
@@ -383,9 +399,9 @@ void SearchOptions::add_to(CLI::App& verb) {
   verb.add_option("--loss", loss,
                   "nats per token for --by loss (default: Chinchilla's of 20 tokens per parameter)")
       ->check(number_between(0.1, 100));
-  verb.add_option("--best", best, "layouts that --all and --json list")
-      ->check(number_between(1, 10000))
-      ->capture_default_str();
+  listed = verb.add_option("--best", best, "layouts that --all and --json list")
+               ->check(number_between(1, 10000))
+               ->capture_default_str();
   confirmed = verb.add_option("--confirm", confirm,
                               "layouts that are replayed at least; 0 = none, prices in closed form")
                   ->check(number_between(0, kMostConfirmed))
@@ -434,6 +450,10 @@ void SearchOptions::reject_unread() const {
                                     {"--all", all}})
     if (given && !layouts()) bad_request("{}: {} does not read it; leave it out", name, asked);
   if (confirmed->count() > 0 && largest) bad_request("--confirm: --largest does not read it; leave it out");
+  if (listed->count() > 0 && !all && !json)
+    bad_request("--best: only --all and --json list layouts; give one of them, or leave it out");
+  if (loss > 0 && by != "loss")
+    bad_request("--loss: only --by loss reads it; give --by loss, or leave it out");
   if (!mix.empty() && sweep.empty()) bad_request("--mix-svg: only --sweep reads it");
   if (largest && !svg.empty()) bad_request("--svg: --largest is a table; nothing is drawn");
 }
@@ -475,6 +495,8 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   const int64_t given = subject.gpus > 0 ? subject.gpus : run ? run->world() : 0;
   set_cluster(q, subject, run, o.sweep.empty() ? given : swept(o.sweep).back(), asked);
   require_precision(q, values.precision);
+  if (const std::string none = no_bf16_text(q.device, q.run->precision.compute); !none.empty())
+    q.note += (q.note.empty() ? "" : "; ") + none;
   if (!o.as.empty()) require_stages(framework_named(o.as), q);
   if (run) refuse_types(q, run->precision, asked), run = q.run;
   set_types(q, q.run->precision);
@@ -488,12 +510,19 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);
   q.software = profile_of(by.software);
-  if (!o.as.empty()) refuse_fp8(framework_named(o.as), q);
+  const ShapeExtras extras = extras_of(subject.model, q.software);
+  q.window = extras.window;
+  q.window_share = extras.window_share;
+  q.expert_bias = extras.expert_bias;
+  if (!o.as.empty()) trireme::refuse_types(framework_named(o.as), q);
   if (q.software.ordered()) q.fits = ordered_constants(q.fits);
   set_interval(q, !by.software.empty());
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
   q.best = o.best, q.memory_share = o.memory_share;
-  if (o.price > 0) q.price = o.price;
+  if (o.price > 0) {
+    q.price = o.price;
+    q.currency.clear();
+  }
   q.reliability.spares = o.spares, q.reliability.restart_s = o.restart_s;
   q.reliability.repair_s = o.repair_h * 3600;
   const double n = active_parameters(q.model);
@@ -528,7 +557,8 @@ void run_search(const SearchOptions& o, const PlanSubject& subject, const RunReq
     if (!o.svg.empty()) write_text_atomic(o.svg, sweep_svg(q, s));
     if (!o.mix.empty()) write_text_atomic(o.mix, mix_svg(q, s));
     print_text("{}", o.json ? sweep_json(q, s) : sweep_text(q, s));
-    return;
+    return refuse_nothing(std::none_of(s.rows.begin(), s.rows.end(), [](const auto& r) { return r.any; }),
+                          "");
   }
   print_search(o, q, run);
 }
@@ -548,8 +578,8 @@ void add_search(CLI::App& app) {
   auto options = std::make_shared<SearchOptions>();
   options->add_to(*verb);
   verb->callback([request, subject, options, verb] {
-    options->reject_unread();
     options->json = request->json;
+    options->reject_unread();
     refuse_sets_without_run(*request);
     refuse_size_of_shape(*verb);
     check_set_keys("search", *request);

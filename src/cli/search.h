@@ -17,6 +17,7 @@ struct SearchOptions {
   double loss = 0, restart_s = 600, repair_h = 24, memory_share = 1, price = 0;
   std::vector<std::string> flip;
   CLI::Option *confirmed = nullptr, *flips = nullptr;
+  CLI::Option* listed = nullptr;  // --best
   void add_to(CLI::App& verb);
   bool layouts() const { return !largest && sweep.empty(); }  // neither --sweep nor --largest
   // Rejects options that the requested answer does not read.

@@ -7,20 +7,20 @@
 #include <set>
 
 #include "base/counted.h"
-#include "base/error_lines.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/say.h"
 #include "base/timed.h"
 #include "base/units.h"
 #include "catalog/call_price.h"
-#include "catalog/catalog.h"
+#include "catalog/price_list.h"
 #include "cli/plan_subject.h"
 #include "cli/search.h"
+#include "cli/simulate_layout.h"
 #include "cli/slow_booking.h"
 #include "cost/checkpoint_interval.h"
+#include "cost/checkpoint_plan.h"
 #include "cost/flops.h"
-#include "cost/goodput.h"
 #include "cost/walls.h"
 #include "forecast/booked_step.h"
 #include "forecast/forecast.h"
@@ -42,71 +42,16 @@
 namespace trireme::cli {
 namespace {
 
-// "tp=8 pp=16": keys of [layout]; micro and global of [batch], seq of [data]; or any key in full.
-std::vector<std::string> sets_of_layout(const std::string& text) {
-  std::vector<std::string> sets;
-  std::istringstream words(text);
-  for (std::string w; words >> w;) {
-    const std::string key = w.substr(0, w.find('='));
-    std::string full = key.find('.') == key.npos ? "layout." + key : key;
-    if (key == "micro" || key == "global") full = "batch." + key;
-    if (key == "seq") full = "data.seq_len";
-    sets.push_back(full + w.substr(key.size()));
-  }
-  return sets;
-}
-
-std::vector<std::string> sets_of(const SimulateRunRequest& q) {
-  std::vector<std::string> sets = sets_of_layout(q.layout);
-  sets.insert(sets.end(), q.run.sets.begin(), q.run.sets.end());
-  return sets;
-}
-
-// A model has no sequence length or batch of its own: whoever names none is told which are taken.
-void tell_unnamed(const RunSpec& run, const std::vector<std::string>& sets) {
-  std::string unnamed;
-  const auto tell = [&](std::string_view key, std::string_view word, int64_t taken) {
-    for (const std::string& set : sets)
-      for (const TomlEntry& e : parse_set(set))
-        if (e.key == key) return;
-    unnamed += fmt::format("{}{}={}", unnamed.empty() ? "" : " ", word, taken);
-  };
-  tell("data.seq_len", "seq", run.data.seq_len);
-  tell("batch.global", "global", run.batch.global);
-  tell("batch.micro", "micro", run.batch.micro);
-  if (!unnamed.empty()) say("note: --layout does not name, so these are taken: {}\n", unnamed);
-}
-
-RunSpec run_of_options(const SimulateRunRequest& q, ScaledRun& s) {
-  const KnownShape* known = shipped_catalog().shape_named(q.model);
-  RunSpec base;
-  PlanSubject subject;
-  subject.model = q.model;
-  const SubjectModel model = model_of(subject);
-  base.model = *model.shape;
-  base.model.max_positions = 0;
-  if (known)
-    s.window = known->window, s.window_share = known->window_share, s.expert_bias = known->expert_bias;
-  try {
-    return parse_run(save_run(base), "--layout", sets_of(q));
-  } catch (const ErrorLines& e) {  // a key of --layout is read as one of --set
-    std::vector<std::string> lines = e.lines;
-    const std::string_view set = "--set: ", layout = q.run.sets.empty() ? "--layout: " : "--layout, --set: ";
-    for (std::string& line : lines)
-      if (line.starts_with(set)) line.replace(0, set.size(), layout);
-    throw ErrorLines(std::move(lines), e.fault);
-  }
-}
-
 // What a step is simulated of, and how.
 struct Subject {
   RunSpec run;  // resolved
   std::string title, device, priced;
-  std::string note;                                   // what is assumed of the devices' links
-  std::optional<ScaledRun> scaled;                    // priced in closed form; none: booked here
-  ClusterSpec cluster;                                // of a booked one
+  std::string note;                 // what is assumed of the devices' links
+  std::optional<ScaledRun> scaled;  // priced in closed form; none: booked here
+  ClusterSpec cluster;
   double step_flops = 0, peak_flops = 0, memory = 0;  // of the model; of a device
   double price_per_hour = 0, mtbf_hours = 0;
+  std::string currency;  // the price's
   bool own_run = false;  // a layout that this program trains
   double of_bound = 1;   // factor on the prices of a booked step
   bool bound = false;    // priced at peak rates: no step is faster
@@ -140,12 +85,14 @@ bool is_own_run(const SimulateRunRequest& q, const RunSpec& run) {
 void resolve_own_run(const SimulateRunRequest& q, Subject& s) {
   if (!q.cluster.empty()) s.run.cluster.file = q.cluster;
   s.cluster = cluster_of(s.run);
-  s.note = too_few_devices(s.run, s.cluster);
+  s.note = too_few_devices(s.run, s.cluster, false);
   s.run = resolve(s.run, {.native_bf16 = s.cluster.peak.bf16 > 0});
   find_own_schedule(s.run, s.cluster);
   s.run = choose_recompute(s.run, s.cluster, rank_threads_of(s.run));
   q.routing.give_to(s.run);
-  s.price_per_hour = device_of(s.cluster, s.run.precision.compute, s.run.world()).price_per_hour;
+  const SubjectDevice device = device_of(s.cluster, s.run.precision.compute, s.run.world());
+  s.price_per_hour = device.price_per_hour;
+  s.currency = device.currency;
   s.mtbf_hours = s.cluster.mtbf_hours;
 }
 
@@ -167,6 +114,7 @@ bool price_as_searched(const SimulateRunRequest& q, Subject& s) {
   }
   if (n) s.scaled = searched_run(s.run, s.cluster, by);
   if (!s.scaled) return false;
+  s.note = too_few_devices(s.run, s.cluster, true);
   s.device = s.cluster.name;
   s.priced = "layer by layer, as search and plan price trireme's own runs";
   if (q.has_constants()) s.priced += "; " + prices_text(s.run, s.cluster, by, n->step.step_s);
@@ -218,10 +166,13 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   s.device = device.name, s.priced = fmt::format("layer by layer in closed form, with {}; {}",
                                                  by.empty() ? "score's constants" : by, curve_text(device));
   s.note = device.note;
+  s.cluster = device.site;
   if (q.share_links) s.priced += "; links are shared";
   s.step_flops = step_flops(step_case_of(scaled), false), s.peak_flops = device.figures.bf16;
   s.memory = device.figures.memory;
-  s.price_per_hour = device.price_per_hour, s.mtbf_hours = device.mtbf_hours;
+  s.price_per_hour = device.price_per_hour;
+  s.currency = device.currency;
+  s.mtbf_hours = device.mtbf_hours;
   s.scaled = std::move(scaled);
 }
 
@@ -257,9 +208,11 @@ Subject subject_of(const SimulateRunRequest& q) {
   } else {
     price_in_closed_form(q, s, std::move(scaled));
   }
+  if (const std::string none = no_bf16_text(s.device, s.run.precision.compute); !none.empty())
+    s.note += (s.note.empty() ? "" : "; ") + none;
   s.title = fmt::format("{} on {} {}: {}", q.model.empty() ? q.run.file : q.model, s.run.world(), s.device,
                         layout_text(s.run));
-  if (q.run.file.empty()) tell_unnamed(s.run, sets_of(q));
+  if (q.run.file.empty()) tell_unnamed(s.run, q);
   return s;
 }
 
@@ -357,7 +310,9 @@ std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all)
   const size_t world = all.class_of.size();
   std::string out = fmt::format("step       {}{}, {}{} tokens/s", s.bound ? "at least " : "",
                                 seconds_text(n.step_s), s.bound ? "at most " : "", three_digits(n.tokens_s));
-  if (n.mfu > 0) out += fmt::format(", MFU {}{:.1f} %", s.bound ? "at most " : "", 100 * n.mfu);
+  if (n.mfu > 0)
+    out += fmt::format(", MFU {}{:.1f} %{}", s.bound ? "at most " : "", 100 * n.mfu,
+                       mfu_peak_text(s.run.precision));
   if (n.closed_s > 0)
     out += fmt::format("; closed form ({}) {}, {:+.1f} %",
                        s.scaled && s.scaled->software.ordered() ? "score's, of other software" : "score's",
@@ -373,6 +328,7 @@ std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all)
     if (s.memory > 0)
       out += fmt::format(" of {}{}", capacity_text(s.memory),
                          double(fullest->peak) > s.memory ? ": it does NOT fit" : "");
+    if (s.scaled && !s.own_run) out += "; closed form, not booked as in search";
     out += "\n";
   }
   out += all.all_ranks ? fmt::format("simulated  all of {}, {}", counted(world, "rank"),
@@ -402,13 +358,16 @@ Failure failure_of(const SimulateRunRequest& q, const Subject& s, const Outcome&
                 kMostSeconds);
   if (f.rank >= int(s.run.world())) bad_request("--fail {}: ranks are 0 to {}", f.rank, s.run.world() - 1);
   f.plan.step_s = whole.step_s();
-  f.plan.save_s = q.save_s >= 0 ? q.save_s : save_stall_s(double(parameters(s.run.model)), s.run.world());
+  const CheckpointPlan saves =
+      checkpoint_plan(checkpoint_case(s.cluster, double(checkpoint_bytes(s.run)), s.run.world(), 0));
+  f.plan.save_s = q.save_s >= 0 ? q.save_s : saves.stall_s;
   f.plan.restart_s = q.restart_s;
   const CountOrAuto& every = s.run.train.checkpoint_every;
   f.plan.every = every.count;
   if (every.automatic) {
     const double mtbf = s.mtbf_hours * 3600 / double(s.run.world());
-    f.plan.every = checkpoint_steps(daly_interval(std::max(f.plan.save_s, 1e-3), mtbf), 0, f.plan.step_s);
+    f.plan.every =
+        checkpoint_steps(daly_interval(std::max(f.plan.save_s, 1e-3), mtbf), saves.write_s, f.plan.step_s);
   }
   f.loss = loss_of(f.plan, f.at_s);
   if (f.loss.step > s.run.train.steps)
@@ -438,7 +397,8 @@ std::string failure_text(const Failure& f, const Subject& s, const Outcome& brok
       l.saved_step > 0 ? fmt::format("the checkpoint of step {}", l.saved_step) : "the start",
       human_seconds(f.plan.notice_s), human_seconds(f.plan.restart_s), human_seconds(l.lost_s()),
       device_hours);
-  if (s.price_per_hour > 0) out += fmt::format(", {:.4g} in money", device_hours * s.price_per_hour);
+  if (s.price_per_hour > 0)
+    out += ", " + money_text(fmt::format("{:.4g}", device_hours * s.price_per_hour), s.currency);
   return out + "\n";
 }
 
@@ -521,9 +481,11 @@ std::vector<CLI::Option*> SimulateRunRequest::add_to(CLI::App& verb) {
                                      "seconds that training stands still for a checkpoint (default: its copy "
                                      "to the host, as search has it)");
   save->check(seconds);
-  verb.add_option("--restart", restart_s, "seconds from a failure that is known to the first step after it")
-      ->check(seconds)
-      ->capture_default_str();
+  auto* const restart = verb.add_option("--restart", restart_s,
+                                        "seconds from a failure that is known to the first step after it")
+                            ->check(seconds)
+                            ->capture_default_str();
+  of_failure = {save, restart};
   verb.add_flag("--all-ranks", all_ranks, "every rank is simulated, though others do the same");
   verb.add_flag("--share-links", share_links,
                 "transfers of a rank that are under way at once share its links (closed form)");
@@ -554,6 +516,9 @@ void SimulateRunRequest::refuse_alone() const {
 }
 
 void simulate_run(const SimulateRunRequest& q) {
+  if (q.fail.empty())
+    for (const CLI::Option* o : q.of_failure)
+      if (o->count() > 0) bad_request("{}: only --fail reads it; leave it out", o->get_name());
   const Subject s = subject_of(q);
   Disturbance d = q.disturbed.parsed();
   Outcome all = simulated(q, s, d);

@@ -18,6 +18,7 @@ struct SimulateRunRequest {
   bool all_ranks = false, closed_form = false, by_op = false, share_links = false;
   std::string svg, html;                    // set by the verb, with run.json
   std::vector<const CLI::Option*> details;  // which say more of a run
+  std::vector<const CLI::Option*> of_failure;
   // The options that it has beside the verb's own; returns those that ask for it.
   std::vector<CLI::Option*> add_to(CLI::App& verb);
   // Errors (request): options of a run, and no run.

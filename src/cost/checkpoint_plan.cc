@@ -9,13 +9,25 @@
 
 namespace trireme {
 
+namespace {
+
+int64_t moment_bytes(const PrecisionSpec& p) {
+  return p.moments == "f32" ? 4 : 2;
+}
+
+}  // namespace
+
+int64_t checkpoint_bytes_per_parameter(const PrecisionSpec& p) {
+  return 4 + 2 * moment_bytes(p);
+}
+
 int64_t checkpoint_bytes(const RunSpec& run, int64_t trained) {
-  const int64_t moment = run.precision.moments == "f32" ? 4 : 2;
-  if (trained > 0) return (4 + 2 * moment) * trained;
+  const int64_t each = checkpoint_bytes_per_parameter(run.precision);
+  if (trained > 0) return each * trained;
   const int64_t all = parameters(run.model);
   // Muon keeps one moment of the blocks' matrices, AdamW two.
   const int64_t hidden = all - embedding_parameters(run.model) - head_parameters(run.model);
-  return (4 + 2 * moment) * all - (run.optimizer.name == "muon" ? moment * hidden : 0);
+  return each * all - (run.optimizer.name == "muon" ? moment_bytes(run.precision) * hidden : 0);
 }
 
 CheckpointPlan checkpoint_plan(const CheckpointCase& c) {

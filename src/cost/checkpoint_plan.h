@@ -7,6 +7,8 @@
 
 namespace trireme {
 
+// Bytes of one parameter that AdamW trains: its f32 master copy and two moments.
+int64_t checkpoint_bytes_per_parameter(const PrecisionSpec&);
 // Returns the bytes of one checkpoint that `train` writes: f32 master copies, and moments in
 // precision.moments. With adapters, those of the adapters' parameters. trained: parameters that are trained;
 // 0 = all of the model's.

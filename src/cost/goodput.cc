@@ -52,9 +52,4 @@ Goodput goodput(const Reliability& r, int64_t devices, double save_s) {
   return best;
 }
 
-double save_stall_s(double parameters, int64_t devices) {
-  constexpr double kBytes = 14;
-  return kBytes * parameters / double(devices) / kHostLink;
-}
-
 }  // namespace trireme

@@ -32,8 +32,4 @@ struct Goodput {
 // and are repaired each by itself).
 Goodput goodput(const Reliability&, int64_t devices, double save_s);
 
-// Seconds that a save holds training up where every device copies its share of 14 bytes a parameter (f32
-// master copy, two moments, 16-bit weights) into its host's memory, and the rest goes on beside training.
-double save_stall_s(double parameters, int64_t devices);
-
 }  // namespace trireme

@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "base/units.h"
 #include "catalog/constants.h"
+#include "catalog/price_list.h"
 #include "cost/checkpoint_interval.h"
 #include "cost/flops.h"
 #include "cost/goodput.h"
@@ -56,10 +57,9 @@ Worked state_line(const WallsCase& c, Bucket b, const char* key, const char* wha
           .numbers = fmt::format("{} x {}", per, plain_number(c.parameters))};
 }
 
-// Bytes of a checkpoint: the run's; else all but gradients.
+// Bytes of a checkpoint: the run's; else as `train` writes them by default.
 double checkpoint_bytes_of(const WallsCase& c) {
-  if (c.saved_bytes > 0) return c.saved_bytes;
-  return (of_bucket(c.per, Bucket::weights) + of_bucket(c.per, Bucket::optimizer)) * c.parameters;
+  return c.saved_bytes > 0 ? c.saved_bytes : double(checkpoint_bytes_per_parameter({})) * c.parameters;
 }
 
 // Bytes of 16-bit gradients that a device has.
@@ -254,7 +254,7 @@ WorkedSection memory_wall(const WallsCase& c) {
   if (c.model && c.seq > 0) add_activations(c, l), l.push_back(total_line(c));
   const double saved = checkpoint_bytes_of(c) / c.parameters;
   l.push_back({"checkpoint",
-               c.of_run ? "a checkpoint (f32 weights and moments)" : "a checkpoint (all but gradients)",
+               "a checkpoint (f32 weights and moments)",
                checkpoint_bytes_of(c),
                "bytes",
                decimal(checkpoint_bytes_of(c), "B"),
@@ -295,6 +295,11 @@ double training_flops(const WallsCase& c) {
 }
 std::string flops_symbol(const WallsCase& c) {
   return c.of_run ? "FLOPs" : "6 N D";
+}
+
+// The FLOPs that --mfu is a share of: 6 N D is without attention.
+std::string mfu_flops(const WallsCase& c) {
+  return c.of_run ? " of exact FLOPs" : " of 6 N D";
 }
 
 void add_flops(const WallsCase& c, std::vector<Worked>& l) {
@@ -361,11 +366,11 @@ void add_seconds(const WallsCase& c, std::vector<Worked>& l) {
   l.push_back(time_line("one_device_at_peak_s", "one device at its peak", training_seconds(flops, 1, peak, 1),
                         symbol + " / peak", fmt::format("{} / {}", plain_number(flops), plain_number(peak))));
   if (c.mfu > 0) {
-    l.push_back(time_line("one_device_s", "one device at " + percent_of(c.mfu),
+    l.push_back(time_line("one_device_s", "one device at " + percent_of(c.mfu) + mfu_flops(c),
                           training_seconds(flops, 1, peak, c.mfu), symbol + " / (n peak MFU)",
                           numbers(1, c.mfu)));
     if (c.gpus > 1)
-      l.push_back(time_line("seconds", devices_text(c.gpus) + " at " + percent_of(c.mfu),
+      l.push_back(time_line("seconds", devices_text(c.gpus) + " at " + percent_of(c.mfu) + mfu_flops(c),
                             training_seconds(flops, double(c.gpus), peak, c.mfu), symbol + " / (n peak MFU)",
                             numbers(double(c.gpus), c.mfu)));
   }
@@ -399,7 +404,11 @@ void add_saves(const WallsCase& c, double between_s, std::vector<Worked>& l) {
     return;
   }
   const double host = c.host_bandwidth > 0 ? c.host_bandwidth : kHostLink;
-  const double stall_s = c.save_s > 0 ? c.save_s : checkpoint_bytes_of(c) / double(c.gpus) / host;
+  const double copy_s =
+      checkpoint_plan(
+          {.bytes = checkpoint_bytes_of(c), .devices = double(c.gpus), .host_bandwidth = c.host_bandwidth})
+          .stall_s;
+  const double stall_s = c.save_s > 0 ? c.save_s : copy_s;
   // A failure goes back to the last save that is written.
   const double write_s = write_seconds(c);
   const double every = std::max(daly_interval(stall_s, between_s), write_s);
@@ -474,7 +483,7 @@ WorkedSection time_wall(const WallsCase& c) {
                  "MFU, forecast",
                  f.mfu,
                  "1",
-                 fmt::format("{} ({})", percent_of(f.mfu), f.source),
+                 fmt::format("{} of exact FLOPs ({})", percent_of(f.mfu), f.source),
                  "exact FLOPs of a step / (n peak step)",
                  fmt::format("step = {:.4g} s of {} tokens", f.step_s, plain_number(f.tokens)),
                  {}});
@@ -498,7 +507,7 @@ WorkedSection time_wall(const WallsCase& c) {
   if (c.model && c.seq > 0) add_exchanges(c, l);
   if (const double write_s = write_seconds(c); write_s > 0)
     l.push_back(time_line(
-        "checkpoint_write_s", "a checkpoint is written in", write_s, "(w + o) P / storage",
+        "checkpoint_write_s", "a checkpoint is written in", write_s, "a checkpoint / storage",
         fmt::format("{} / {} B/s", plain_number(checkpoint_bytes_of(c)), plain_number(c.write_bandwidth))));
   if (c.mtbf_hours > 0 && (c.gpus > 1 || c.save_s > 0)) {
     const double between = c.mtbf_hours * kHour / double(c.gpus);
@@ -531,7 +540,7 @@ void add_waste(const WallsCase& c, double money, std::vector<Worked>& l) {
                  "which costs",
                  waste * money,
                  "money",
-                 amount(waste * money),
+                 money_text(amount(waste * money), c.currency),
                  "wasted x cost",
                  fmt::format("{:.4g} x {}", waste, plain_number(money)),
                  {}});
@@ -565,7 +574,7 @@ WorkedSection cost_wall(const WallsCase& c) {
                    "cost",
                    hours * c.price,
                    "money",
-                   amount(hours * c.price),
+                   money_text(amount(hours * c.price), c.currency),
                    "device-hours x price",
                    fmt::format("{:.6g} x {}", hours, c.price),
                    {}});
@@ -578,7 +587,7 @@ WorkedSection cost_wall(const WallsCase& c) {
                  "energy",
                  energy,
                  "kWh",
-                 fmt::format("{} at {}", decimal(kKilo * energy, "Wh"), decimal(c.watts, "W")),
+                 fmt::format("{} at {}", decimal(kKilo * energy, "Wh"), c.power),
                  "power x time",
                  fmt::format("{} W x {:.4g} h", plain_number(c.watts), run_seconds(c) / kHour),
                  {}});

@@ -48,6 +48,7 @@ struct WallsCase {
   bool tokens_assumed = false;  // 20 a parameter that a token visits
   int64_t seq = 0, micro = 1;
   std::string device, device_source;
+  std::string compute = "bf16";  // the type of products
   DeviceFigures figures;
   double mtbf_hours = 0;  // device-hours between failures
   double save_s = 0;      // that training waits for a save; 0 = its copy to the host
@@ -60,7 +61,9 @@ struct WallsCase {
   double mfu = 0, reach = 0;  // what is had; what could be
   StepForecast forecast;      // instead of mfu
   double price = 0, budget = 0;
+  std::string currency;        // the price's; empty = not stated
   double watts = 0;            // power of devices and machines; 0 = not stated
+  std::string power;           // the same in words
   double write_bandwidth = 0;  // bytes/s of all machines to storage; 0 = not stated
   double host_bandwidth = 0;   // bytes/s of one device to its host; 0 = kHostLink
   // A run file is given: its bytes on a device and its checkpoints are those of `trireme plan`, FLOPs are

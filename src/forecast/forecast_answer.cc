@@ -11,6 +11,8 @@
 #include "base/units.h"
 #include "catalog/call_price.h"
 #include "catalog/catalog.h"
+#include "catalog/cluster_device.h"
+#include "catalog/price_list.h"
 #include "comm/options.h"
 #include "forecast/forecast.h"
 #include "forecast/remedies.h"
@@ -64,9 +66,10 @@ std::string step_lines(const RunSpec& run, const Forecast& f) {
                                                   run.precision.compute, counted(run.world(), "rank")));
   if (!f.expected && !f.slowed.empty()) s += ": " + seconds_text(f.step_s);
   return answer_line("step", s) +
-         answer_line("speed", fmt::format("{}{} tokens/s, {} per rank, MFU {:.1f} %",
+         answer_line("speed", fmt::format("{}{} tokens/s, {} per rank, MFU {:.1f} %{}",
                                           f.expected ? "" : "at most ", three_digits(f.tokens_per_s),
-                                          three_digits(f.tokens_per_s / double(run.world())), 100 * f.mfu));
+                                          three_digits(f.tokens_per_s / double(run.world())), 100 * f.mfu,
+                                          mfu_peak_text(run.precision)));
 }
 
 std::string memory_line(const RunSpec& run, const Forecast& f) {
@@ -170,15 +173,15 @@ std::string offload_line(const Forecast& f) {
   return s.empty() ? "" : answer_line("offload", s);
 }
 
-std::string run_lines(const RunSpec& run, const Forecast& f) {
+std::string run_lines(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   std::string s = fmt::format("{}, {} tokens, {:.3g} model FLOPs", counted(run.train.steps, "step"),
                               human_count(double(f.run_tokens)), f.run_flops);
   if (f.run_s > 0) s += fmt::format(": {}{}", human_seconds(f.run_s), f.expected ? "" : " at the bound");
-  if (f.cost > 0) s += fmt::format(", {} in money", three_digits(f.cost));
+  if (f.cost > 0) s += ", " + money_text(three_digits(f.cost), cluster.currency);
   s = answer_line("run", s);
   if (f.watts > 0 && f.step_s > 0)
-    s += answer_line("energy",
-                     energy_text(f.watts, f.step_s, double(f.tokens)) + (f.expected ? "" : " at the bound"));
+    s += answer_line("energy", energy_text(cluster, run.world(), f.step_s, double(f.tokens)) +
+                                   (f.expected ? "" : " at the bound"));
   if (f.checkpoint.write_s > 0 || f.own_device) s += answer_line("checkpoint", checkpoint_text(f.checkpoint));
   return s;
 }
@@ -194,13 +197,14 @@ std::string answer_text(const RunSpec& run, const Forecast& f, const ClusterSpec
     s += answer_line("adapters", fmt::format("rank {}: {} parameters are trained, all others are frozen",
                                              run.lora.rank, human_count(double(f.booking.trained))));
   s += layout_line(run) + step_lines(run, f) + memory_line(run, f) + binds_lines(f) + other_lines(run, f);
-  s += wire_line(run, f, cluster) + offload_line(f) + run_lines(run, f);
+  s += wire_line(run, f, cluster) + offload_line(f) + run_lines(run, f, cluster);
   if (!run.batch.ramp.empty())
     s += answer_line("batch", fmt::format("grows: {}; all but `run` is of {} sequences", ramp_text(run.batch),
                                           run.batch.global));
   s += answer_line("size", size_text(run, double(f.run_tokens)));
   if (!f.prices.empty()) s += answer_line("prices", f.prices);
-  for (const std::string& note : {too_few_devices(run, cluster), kinds_text(cluster)})
+  for (const std::string& note : {too_few_devices(run, cluster, f.closed_form), kinds_text(cluster),
+                                  no_bf16_text(cluster.name, run.precision.compute)})
     if (!note.empty()) s += answer_line("note", note);
   return s + answer_line("more", "--all prints ops, memory by bucket and collectives; --json everything");
 }

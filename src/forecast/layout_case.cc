@@ -184,15 +184,14 @@ StepCase step_case(const LayoutCase& q, const SearchLayout& l) {
 }
 
 Goodput goodput_of(const LayoutCase& q, int64_t gpus) {
-  const double stall_s = q.saved_bytes > 0 ? checkpoint_plan(checkpoint_case_of(q, gpus, 0)).stall_s
-                                           : save_stall_s(double(parameters(q.model)), gpus);
-  return goodput(q.reliability, gpus, stall_s);
+  return goodput(q.reliability, gpus, checkpoint_plan(checkpoint_case_of(q, gpus, 0)).stall_s);
 }
 
 CheckpointCase checkpoint_case_of(const LayoutCase& q, int64_t gpus, double step_s) {
   ClusterSpec site = q.site;
   site.nodes = std::max<int64_t>(1, int64_t(std::ceil(double(gpus) / double(site.devices_per_node))));
-  CheckpointCase c = checkpoint_case(site, q.saved_bytes, gpus, step_s);
+  const double plain = double(checkpoint_bytes_per_parameter({})) * double(parameters(q.model));
+  CheckpointCase c = checkpoint_case(site, q.saved_bytes > 0 ? q.saved_bytes : plain, gpus, step_s);
   c.mtbf_s = q.reliability.mtbf_device_s / double(gpus);
   c.restart_s = q.reliability.restart_s;
   return c;
@@ -264,9 +263,17 @@ std::pair<std::string, double> binding_toll(const StepSeconds& t) {
   return all[all[0].first == "products" ? 1 : 0];
 }
 
+double bound_s(const LayoutCase& q, const SearchLayout& l, double step_s) {
+  LayoutCase roof = q;
+  roof.fits = constants_at_the_roof(q.fits);
+  return std::min(step_of(roof, l, true).total, step_s);
+}
+
 StepInterval interval_of(const LayoutCase& q, const Priced& p, double simulated_s) {
   const double simulated = simulated_s > 0 ? simulated_s : p.time.total;
-  const StepInterval i{q.low * std::min(p.time.total, simulated), q.high * std::max(p.time.total, simulated)};
+  const double least = std::min(p.time.total, simulated);
+  const StepInterval i{std::max(q.low * least, bound_s(q, p.layout, least)),
+                       q.high * std::max(p.time.total, simulated)};
   require(i.low <= p.time.total && p.time.total <= i.high, "the step's forecast is inside its interval");
   return i;
 }

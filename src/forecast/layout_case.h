@@ -66,9 +66,10 @@ struct LayoutCase {
   bool disk_each_way = false;  // reads and writes have that rate at once: the host's link
   double memory_share = 1;     // of the device's memory that may be planned with
   double price = 0;            // of a device-hour; 0 = cost is in device-hours
+  std::string currency;        // the price's; empty = not stated
   Reliability reliability;
   ClusterSpec site;        // for energy and checkpoints; its nodes are not read
-  double saved_bytes = 0;  // size of a checkpoint; 0 = 14 bytes per parameter
+  double saved_bytes = 0;  // size of a checkpoint; 0 = of the model with f32 moments
   RankBy by = RankBy::step;
   double loss = 0;  // the target of RankBy::loss, nats a token
   // 10th and 90th percentile of measured over forecast steps, of published runs.
@@ -141,15 +142,17 @@ StepMemory closed_memory(const LayoutCase&, const SearchLayout&);
 StepSeconds step_of(const LayoutCase&, const SearchLayout&, bool exact);
 // By itself; search() gives the same but for which paths a bound knows.
 Priced price_layout(const LayoutCase&, const SearchLayout&);
+// The least time of the step: at the devices' peak rates, and no more than the forecast `step_s`.
+double bound_s(const LayoutCase&, const SearchLayout&, double step_s);
 // The interval of a layout's step, in seconds.
-// It goes from LayoutCase::low times the lesser forecast to high times the larger.
+// It goes from LayoutCase::low times the lesser forecast, but no less than the bound, to high times the
+// larger.
 // Forecasts are the closed form and, if above 0, the simulated step.
 struct StepInterval {
   double low = 0, high = 0;
 };
 StepInterval interval_of(const LayoutCase&, const Priced&, double simulated_s);
 Goodput goodput_of(const LayoutCase&, int64_t gpus);
-// Requires: saved_bytes > 0.
 CheckpointCase checkpoint_case_of(const LayoutCase&, int64_t gpus, double step_s);
 // Model FLOPs utilisation of the step itself.
 double mfu_of(const LayoutCase&, const Priced&);

@@ -7,6 +7,7 @@
 #include "base/progress.h"
 #include "catalog/call_price.h"
 #include "catalog/catalog.h"
+#include "catalog/price_list.h"
 #include "comm/options.h"
 #include "cost/flops.h"
 #include "forecast/forecast.h"
@@ -279,7 +280,7 @@ std::string stages_text(const Forecast& f) {
   return s;
 }
 
-std::string run_text(const RunSpec& run, const Forecast& f) {
+std::string run_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   std::string s =
       fmt::format("the whole run: {}, {} tokens, {:.3g} model FLOPs", counted(run.train.steps, "step"),
                   human_count(double(f.run_tokens)), f.run_flops);
@@ -289,7 +290,7 @@ std::string run_text(const RunSpec& run, const Forecast& f) {
                      : f.slowed.empty() ? "at the roof"
                                         : "at the roof and slower as above",
                      human_seconds(f.run_s));
-  if (f.cost > 0) s += fmt::format("; {:.2f} at the cluster's price", f.cost);
+  if (f.cost > 0) s += "; " + money_text(fmt::format("{:.2f}", f.cost), cluster.currency);
   return s + "\n  " + size_text(run, double(f.run_tokens)) + "\n" + stages_text(f) + "  " + lr_text(run) +
          "\n";
 }
@@ -478,9 +479,9 @@ std::string to_text(const RunSpec& run, const Forecast& f, const ClusterSpec& cl
                    f.op_flops);
   s += recompute_text(run, f);
   if (!cluster.name.empty()) s += fmt::format("machine: {} ({})\n", cluster.name, cluster.source);
-  if (const std::string few = too_few_devices(run, cluster); !few.empty()) s += few + "\n";
+  if (const std::string few = too_few_devices(run, cluster, f.closed_form); !few.empty()) s += few + "\n";
   return s + "\n" + memory_text(run, f) + "\n" + wire_text(run, f) + disk_text(run, f) + host_text(run, f) +
-         time_text(run, f, cluster) + "\n" + run_text(run, f);
+         time_text(run, f, cluster) + "\n" + run_text(run, f, cluster);
 }
 
 std::string to_json(const RunSpec& run, const Forecast& f) {

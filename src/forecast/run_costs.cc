@@ -16,11 +16,18 @@ double run_watts(const ClusterSpec& c, int64_t devices) {
   return c.power.watts(double(devices), std::ceil(double(devices) / per));
 }
 
-std::string energy_text(double watts, double step_s, double step_tokens) {
+std::string power_text(const ClusterSpec& c, int64_t devices) {
+  std::string s = decimal(run_watts(c, devices), "W");
+  if (c.power.node == 0) s += " of the devices alone (power.node is not stated)";
+  if (c.power.device == 0) s += " of the machines alone (power.device is not stated)";
+  return s;
+}
+
+std::string energy_text(const ClusterSpec& c, int64_t devices, double step_s, double step_tokens) {
   constexpr double kHour = 3600;
   constexpr double kBillion = 1e9;
-  const double step_wh = watts * step_s / kHour;
-  return fmt::format("{}; {} per step, {} per billion tokens", decimal(watts, "W"), decimal(step_wh, "Wh"),
+  const double step_wh = run_watts(c, devices) * step_s / kHour;
+  return fmt::format("{}; {} per step, {} per billion tokens", power_text(c, devices), decimal(step_wh, "Wh"),
                      decimal(step_wh / step_tokens * kBillion, "Wh"));
 }
 

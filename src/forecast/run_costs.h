@@ -10,8 +10,10 @@ namespace trireme {
 
 // Returns W of the run's devices and machines, with the site's share; 0 = the cluster states none.
 double run_watts(const ClusterSpec&, int64_t devices);
-// "46.1 kW; 12.8 Wh per step, 356 kWh per billion tokens". Requires: watts > 0, step_s > 0.
-std::string energy_text(double watts, double step_s, double step_tokens);
+// "46.1 kW", and which part of it the cluster does not state: "44.8 kW of the devices alone".
+std::string power_text(const ClusterSpec&, int64_t devices);
+// "46.1 kW; 12.8 Wh per step, 356 kWh per billion tokens". Requires: run_watts() > 0, step_s > 0.
+std::string energy_text(const ClusterSpec&, int64_t devices, double step_s, double step_tokens);
 // "1.18 TB, training waits 115 ms, written in 59.0 s; save every 12 min 31 s (410 steps), 0.9 % of time
 // lost".
 std::string checkpoint_text(const CheckpointPlan&);

@@ -10,6 +10,11 @@ std::string fp8_text(const PrecisionSpec& p) {
   if (p.fp8 != "none") return fmt::format(", fp8 ({})", p.fp8);
   return p.compute == "fp8" ? ", fp8" : "";
 }
+
+std::string mfu_peak_text(const PrecisionSpec& p) {
+  return p.fp8 != "none" && p.compute != "fp8" ? " of the bf16 peak" : "";
+}
+
 namespace {
 
 // What keeps tp ranks from dividing the model; Refusal::count: nothing.

@@ -39,6 +39,8 @@ struct SearchLayout {
 std::string text_of(const SearchLayout&);
 // ", fp8 (current)": follows a layout's text; "" if the run's products are not in 8 bits.
 std::string fp8_text(const PrecisionSpec&);
+// " of the bf16 peak": follows an MFU of a run with 8-bit products, which is a share of that peak; else "".
+std::string mfu_peak_text(const PrecisionSpec&);
 std::string division_text(const SearchLayout&);  // "tp 8 pp 4 dp 2"
 // The keys of a run's [layout] that the search takes unchanged: all its layouts have them.
 LayoutSpec searched_keys(const LayoutSpec&);

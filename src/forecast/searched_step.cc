@@ -165,8 +165,7 @@ std::optional<SearchedStep> searched_step(const RunSpec& run, const ClusterSpec&
     set_interval(q, false);
     s.interval = interval_of(q, p, s.step_s);
     for (const auto& [name, seconds] : tolls_of(p.time)) s.tolls.emplace_back(name, seconds / p.time.total);
-    q.fits = constants_at_the_roof(q.fits);
-    s.roof_s = std::min(price_layout(q, known->layout).time.total, s.step_s);
+    s.roof_s = bound_s(q, known->layout, s.step_s);
     return s;
   });
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "forecast/booked_step.h"
+#include "forecast/searched_step.h"
 
 namespace trireme {
 namespace {
@@ -43,6 +44,13 @@ void slow_down(Forecast& f, Slowed s) {
 Slowed by_stragglers(const RunSpec& run, const Schedule& schedule, const ClusterSpec& cluster, int threads,
                      const Forecast& f, const Disturbance& d, const DeviceFigures& device) {
   Slowed s{.by = words_of(d)};
+  if (f.closed_form && f.without.empty()) {
+    if (const std::optional<ScaledRun> searched = searched_run(run, cluster, f.by)) {
+      const World w = world_of(*searched);
+      s.times = world_seconds(w, d) / world_seconds(w, {});
+      return s;
+    }
+  }
   if (run.world() <= kMostBookedRanks) {
     const ClusterSpec priced = f.expected ? cluster : at_the_roof(cluster);
     s.times = booked_seconds(run, schedule, priced, threads, d) /

@@ -14,7 +14,7 @@ namespace trireme {
 namespace {
 
 // Properties of the run, which no requirement names. uneven: stages do not have equally many layers.
-enum class OnlyIf { always, experts, fp8, uneven };
+enum class OnlyIf { always, experts, fp8, bf16, f16, uneven };
 
 // A flag that is printed if `when` (a requirement; "" = always) allows the layout and `only_if` the run.
 // {name} in the flag stands for a value of the layout (value_of_flag).
@@ -40,7 +40,8 @@ constexpr auto kMegatron = std::to_array<FlagRow>({
     {"--micro-batch-size {micro}", ""},
     {"--global-batch-size {global}", ""},
     {"--seq-length {seq}", ""},
-    {"--bf16", ""},
+    {"--bf16", "", OnlyIf::bf16},
+    {"--fp16", "", OnlyIf::f16},
     {"--fp8-format hybrid --fp8-recipe {recipe}", "", OnlyIf::fp8},
     {"--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather", "zero=1"},
     {"--overlap-grad-reduce", "dp>1 if zero=0"},
@@ -109,7 +110,8 @@ constexpr auto kDeepspeed = std::to_array<FlagRow>({
     {"train_batch_size={global}", ""},
     {"train_micro_batch_size_per_gpu={micro}", ""},
     {"gradient_accumulation_steps={microbatches}", ""},
-    {"bf16.enabled=true", ""},
+    {"bf16.enabled=true", "", OnlyIf::bf16},
+    {"fp16.enabled=true", "", OnlyIf::f16},
     {"zero_optimization.stage={zero}", ""},
     {"zero_optimization.offload_optimizer.device=\"cpu\"", "offload=state"},
     {"tensor_parallel.autotp_size={tp}", "tp>1"},
@@ -245,9 +247,15 @@ std::string filled(std::string_view flag, const FrameworkRow& row, const SearchR
 }
 
 // Whether a row's flag belongs to this layout. "A if B" of a flag: both hold.
+bool of_f16(const SearchRequest& q) {
+  return q.run && q.run->precision.compute == "f16";
+}
+
 bool is_printed(const FlagRow& f, const SearchRequest& q, const SearchLayout& l) {
   if (f.only_if == OnlyIf::experts && !q.model.moe()) return false;
   if (f.only_if == OnlyIf::fp8 && fp8_of(q) == "none") return false;
+  if (f.only_if == OnlyIf::bf16 && of_f16(q)) return false;
+  if (f.only_if == OnlyIf::f16 && !of_f16(q)) return false;
   if (f.only_if == OnlyIf::uneven && q.model.layers % (l.pp * l.chunks) == 0) return false;
   if (f.when.empty()) return true;
   const Requirement r = parse_requirement(f.when);
@@ -307,8 +315,12 @@ void require_stages(const Framework& f, SearchRequest& q) {
   q.require.insert(q.require.begin(), parse_requirement(divisors, fmt::format("--as {}", f.name)));
 }
 
-void refuse_fp8(const Framework& f, const SearchRequest& q) {
+void refuse_types(const Framework& f, const SearchRequest& q) {
   const FrameworkRow& row = row_named(f.name);
+  const auto is_f16 = [](const FlagRow& flag) { return flag.only_if == OnlyIf::f16; };
+  if (of_f16(q) && std::none_of(row.flags.begin(), row.flags.end(), is_f16))
+    bad_request("--as {}: the run is in f16, and no flag of it is known there; --as megatron has one",
+                row.name);
   if (fp8_of(q) == "none" || !recipe_of(row, q).empty()) return;
   std::string known;
   for (const auto& [own, there] : row.recipes) known += fmt::format("precision.fp8={}, ", own);

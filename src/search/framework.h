@@ -22,8 +22,8 @@ const Framework& framework_named(std::string_view name);
 // layers of each stage, requires a pp that divides the layers. Requires: the model and the run are set.
 void require_stages(const Framework&, SearchRequest&);
 
-// Throws bad_request if the framework lacks the request's recipe of 8-bit products.
-void refuse_fp8(const Framework&, const SearchRequest&);
+// Throws bad_request if the framework lacks the request's recipe of 8-bit products, or flags for f16.
+void refuse_types(const Framework&, const SearchRequest&);
 
 // The flags that start this layout in the framework, wrapped at 100 columns. Model, data and optimizer flags
 // are left out.

@@ -91,10 +91,10 @@ std::string search_text(const SearchRequest&, const SearchResult&, const SearchW
                         const Confirmation* = nullptr, const std::vector<FlipPoint>* = nullptr);
 std::string search_json(const SearchRequest&, const SearchResult&, const SearchWhy*,
                         const Confirmation* = nullptr, const std::vector<FlipPoint>* = nullptr);
-// The answer of a search on one screen, at most 25 lines with the `below` that the caller prints after it:
-// what matters least to the choice is left out. why: null = nothing fits.
+// The answer of a search on one screen, at most 24 lines with the `below` that the caller prints after it:
+// what matters least to the choice is left out. why: null = nothing fits. written: the run file is.
 std::string answer_text(const SearchRequest&, const SearchResult&, const SearchWhy*, const Confirmation*,
-                        size_t below = 0);
+                        size_t below = 0, bool written = false);
 // Rejected layouts by reason, one line each.
 std::string refused_text(const SearchRequest&, const SearchResult&);
 // A run file of this layout that plan and train accept.

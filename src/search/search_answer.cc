@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "catalog/price_list.h"
 #include "forecast/scaled_run.h"
 #include "search/confirm.h"
 #include "search/search.h"
@@ -18,6 +19,7 @@ namespace trireme {
 namespace {
 
 constexpr double kBillion = 1e9;
+constexpr std::string_view kChanges = "another division is the best if\n";
 constexpr double kSecondsOfHour = 3600;
 
 // A layout's times and bytes: replayed and booked if they are known, else of the closed form.
@@ -41,23 +43,22 @@ std::string factor_text(double factor) {
 
 std::string step_line(const SearchRequest& q, const Shown& b) {
   const StepInterval i = interval_of(q, *b.priced, b.found ? b.found->step_s : 0);
-  SearchRequest roof = q;
-  roof.fits = constants_at_the_roof(q.fits);
-  const double bound = price_layout(roof, b.priced->layout).time.total;
+  const double bound = bound_s(q, b.priced->layout, b.step_s());
   return answer_line(
-      "step",
-      fmt::format("{} expected, {} to {} in 80 of 100 runs [bound {}]{}", seconds_text(b.step_s()),
-                  seconds_text(i.low), seconds_text(i.high), seconds_text(std::min(bound, b.step_s())),
-                  b.found && b.found->step_s > 0 ? "" : " (closed form, not replayed)"));
+      "step", fmt::format("{} expected, {} to {} in 80 of 100 runs [bound {}]{}", seconds_text(b.step_s()),
+                          seconds_text(i.low), seconds_text(i.high), seconds_text(bound),
+                          b.found && b.found->step_s > 0 ? "" : " (closed form, not replayed)"));
 }
 
 std::string speed_line(const SearchRequest& q, const Shown& b) {
   const double tokens = step_tokens(q, b.priced->layout), gpus = double(b.priced->layout.gpus);
   const double hours = b.step_s() * gpus / tokens / kSecondsOfHour * kBillion;
-  std::string s = fmt::format("{} tokens/s, {} per GPU, MFU {:.1f} %; {} GPU-hours per billion tokens",
+  std::string s = fmt::format("{} tokens/s, {} per GPU, MFU {:.1f} %{}; {} GPU-hours per billion tokens",
                               three_digits(tokens / b.step_s()), three_digits(tokens / b.step_s() / gpus),
-                              100 * mfu_of(q, *b.priced) / b.times(), three_digits(hours));
-  if (q.price > 0) s += fmt::format(", at {} each {}", q.price, three_digits(hours * q.price));
+                              100 * mfu_of(q, *b.priced) / b.times(),
+                              q.run ? mfu_peak_text(q.run->precision) : "", three_digits(hours));
+  if (q.price > 0)
+    s += fmt::format(", at {} each {}", q.price, money_text(three_digits(hours * q.price), q.currency));
   if (q.by == RankBy::loss)
     s += fmt::format("; {} days to a loss of {:.3f}, failures included",
                      three_digits(b.priced->score * b.times() / 86400), q.loss);
@@ -232,7 +233,7 @@ namespace {
 
 // The lines of a found layout's answer below its first one.
 std::string found_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
-                       const Confirmation* all) {
+                       const Confirmation* all, bool written) {
   std::string s;
   const Shown best{&r.best.front(), all ? all->of(r.best.front().layout) : nullptr};
   const Goodput g = goodput_of(q, best.priced->layout.gpus);
@@ -244,7 +245,7 @@ std::string found_text(const SearchRequest& q, const SearchResult& r, const Sear
     s += answer_line("not run", "this version does not run it: " +
                                     best.found->refused.substr(0, best.found->refused.find('\n')));
   s += batch_line(q, r);
-  if (w) s += "another division is the best if\n" + change_lines(*w, best.priced->layout);
+  if (w) s += std::string(kChanges) + change_lines(*w, best.priced->layout);
   s += "alternatives\n" + alternative_lines(q, r, all, best);
   for (const auto& [name, text] : cost_lines(q, costs_of(q, best.priced->layout, best.step_s())))
     s += answer_line(name, text);
@@ -257,17 +258,22 @@ std::string found_text(const SearchRequest& q, const SearchResult& r, const Sear
   s += searched_line(q, r, all);
   if (!q.note.empty()) s += answer_line("note", q.note);
   s += prices_line(q, best.priced->layout);
-  return s + answer_line("run file", "--out FILE writes it, --all prints it");
+  return written ? s : s + answer_line("run file", "--out FILE writes it, --all prints it");
 }
 
 // Takes out lines, those that matter least to the choice first, until `most` are left.
 std::string fitted(std::string s, size_t most) {
   static constexpr std::array<std::string_view, 5> kLeast = {"serving", "kinds", "energy", "price",
                                                              "checkpoint"};
+  const auto fits = [&] { return size_t(std::count(s.begin(), s.end(), '\n')) <= most; };
   for (const std::string_view name : kLeast) {
-    if (size_t(std::count(s.begin(), s.end(), '\n')) <= most) break;
+    if (fits()) break;
     const size_t at = s.find(fmt::format("\n  {:<11} ", name));
     if (at != s.npos) s.erase(at + 1, s.find('\n', at + 1) - at);
+  }
+  if (!fits()) {  // --all --why lists these changes
+    const size_t at = s.find(kChanges);
+    if (at != s.npos) s.erase(at, s.find("alternatives\n", at) - at);
   }
   return s;
 }
@@ -275,8 +281,8 @@ std::string fitted(std::string s, size_t most) {
 }  // namespace
 
 std::string answer_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
-                        const Confirmation* all, size_t below) {
-  constexpr size_t kScreen = 25;
+                        const Confirmation* all, size_t below, bool written) {
+  constexpr size_t kScreen = 24;
   std::string s = fmt::format("{} on {}{} x {}, {} sequences of {} tokens per step: ", q.name,
                               q.gpus.size() > 1 ? "up to " : "", q.gpus.back(), q.device,
                               r.best.empty() ? q.globals.back() : r.best.front().layout.global, q.seq);
@@ -290,7 +296,7 @@ std::string answer_text(const SearchRequest& q, const SearchResult& r, const Sea
   s += fmt::format("the best by {}\n", q.by == RankBy::step   ? "step time"
                                        : q.by == RankBy::cost ? "cost per token"
                                                               : "time to a loss");
-  return fitted(s + found_text(q, r, w, all), kScreen - std::min(kScreen, below));
+  return fitted(s + found_text(q, r, w, all, written), kScreen - std::min(kScreen, below));
 }
 
 }  // namespace trireme

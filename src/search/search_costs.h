@@ -10,6 +10,7 @@
 namespace trireme {
 
 struct SearchCosts {
+  int64_t devices = 0;
   double watts = 0;  // 0 = the cluster states none
   double step_s = 0, step_tokens = 0;
   std::optional<CheckpointPlan> checkpoint;

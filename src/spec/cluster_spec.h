@@ -156,6 +156,7 @@ struct ClusterSpec {
   double disk_bandwidth = 0;  // bytes/s of one machine's disk, each way, shared by its ranks
   double host_bandwidth = 0;  // bytes/s between one device's memory and the host's, each way
   double price_per_hour = 0;  // per device, in any currency; 0 = not known
+  std::string currency;       // price_per_hour's; empty = not stated
   std::string region;         // region of the price table (catalog/price_list.h)
   double mtbf_hours = 50000;  // device-hours between failures
   int64_t threads = 0;        // CPU: threads that the numbers were measured with
@@ -200,6 +201,7 @@ struct ClusterSpec {
       between(0, 1e15));
     v("price_per_hour", price_per_hour, "money per hour", "of one device, in any currency; 0 = not known",
       between(0, 1e9));
+    v("currency", currency, "", "currency of price_per_hour, such as USD");
     v("region", region, "", "region whose price holds, of the price table; used if price_per_hour is 0");
     v("leaf_nodes", leaf_nodes, "", "machines under one leaf switch; 0 = all", between(0, 1e6));
     v("oversubscription", oversubscription, "",

@@ -264,6 +264,10 @@ TEST(Worked, EachSubcommandGivesOneAnswer) {
   refused({"search", file, "--largest", "--sweep", "gpus=1..2"}, "--sweep and --largest: each is an answer");
   refused({"search", file, "--largest", "--out", "x"}, "--out: --largest does not read it");
   refused({"search", file, "--mix-svg", "x"}, "--mix-svg: only --sweep reads it");
+  refused({"search", file, "--best", "3"}, "--best: only --all and --json list layouts");
+  refused({"search", file, "--loss", "2"}, "--loss: only --by loss reads it");
+  refused({"simulate", file, "--save", "3"}, "--save: only --fail reads it");
+  refused({"simulate", file, "--restart", "3"}, "--restart: only --fail reads it");
   refused({"estimate", "--roofline", "--cluster", "H100", "--price", "2"},
           "--price: --roofline does not read it");
   refused({"estimate", "--context", "100"}, "--context requires --roofline");

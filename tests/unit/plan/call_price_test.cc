@@ -187,6 +187,10 @@ TEST(CallPrice, NodesOfAPlainFileArePriced) {
   EXPECT_NE(too_few_devices(run, c).find("one node's links, for it has no others; right is nodes = 2 and "
                                          "inter_node.bandwidth and .latency in that file"),
             std::string::npos);
+  // Closed forms assume the link of the catalog's device.
+  c.name = "H100";
+  EXPECT_NE(too_few_devices(run, c, true).find("by a link between nodes of 50 GB/s a device, H100's in"),
+            std::string::npos);
   EXPECT_EQ(too_few_devices(run, ClusterSpec()), "");  // a CPU's ranks are threads
 }
 

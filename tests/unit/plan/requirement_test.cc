@@ -205,13 +205,20 @@ TEST(Framework, LaunchFlagsSayTheRecipeAndTheExperts) {
   EXPECT_NE(megatron.find("--nnodes 1 --nproc_per_node 4"), std::string::npos) << megatron;
   EXPECT_NE(launch_text(framework_named("nemo"), q, l).find("trainer.plugins.fp8_recipe=blockwise"),
             std::string::npos);
-  EXPECT_THROW(refuse_fp8(framework_named("torchtitan"), q), Error);
-  EXPECT_THROW(refuse_fp8(framework_named("deepspeed"), q), Error);
+  EXPECT_THROW(refuse_types(framework_named("torchtitan"), q), Error);
+  EXPECT_THROW(refuse_types(framework_named("deepspeed"), q), Error);
   q.run->precision.fp8 = "current";
-  EXPECT_NO_THROW(refuse_fp8(framework_named("torchtitan"), q));
+  EXPECT_NO_THROW(refuse_types(framework_named("torchtitan"), q));
   EXPECT_NE(launch_text(framework_named("torchtitan"), q, l)
                 .find("--quantize.linear.float8.recipe_name tensorwise"),
             std::string::npos);
+  q.run->precision.fp8 = "none";
+  q.run->precision.compute = "f16";
+  q.numbers = NumberType::half;
+  EXPECT_THROW(refuse_types(framework_named("torchtitan"), q), Error);
+  const std::string half = launch_text(framework_named("megatron"), q, l);
+  EXPECT_NE(half.find("--fp16"), std::string::npos) << half;
+  EXPECT_EQ(half.find("--bf16"), std::string::npos) << half;
 }
 
 TEST(Answer, FitsAScreen) {
@@ -220,10 +227,10 @@ TEST(Answer, FitsAScreen) {
     const SearchResult r = search(q);
     const SearchWhy w = why(q, r, false);
     const std::string text = answer_text(q, r, &w, nullptr);
-    EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 25) << text;
+    EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 24) << text;
     q.saved_bytes = 1e9;  // with a line of checkpoints, which gives way to what the caller prints below
     const std::string above = answer_text(q, r, &w, nullptr, 7);
-    EXPECT_LE(std::count(above.begin(), above.end(), '\n'), 18) << above;
+    EXPECT_LE(std::count(above.begin(), above.end(), '\n'), 17) << above;
     EXPECT_NE(text.find("[bound "), std::string::npos) << text;
     EXPECT_NE(text.find("GPU-hours per billion tokens"), std::string::npos) << text;
   }

@@ -46,7 +46,9 @@ TEST(RunCosts, EnergyIsPowerTimesTime) {
   c.power = {.device = 700, .node = 4600, .pue = 1.2};
   EXPECT_DOUBLE_EQ(run_watts(c, 16), 1.2 * (16 * 700 + 2 * 4600));
   // 24.48 kW x 10 s = 68 Wh; of 4e6 tokens, 17 kWh per 1e9.
-  EXPECT_EQ(energy_text(24480, 10, 4e6), "24.5 kW; 68 Wh per step, 17.0 kWh per billion tokens");
+  EXPECT_EQ(energy_text(c, 16, 10, 4e6), "24.5 kW; 68 Wh per step, 17.0 kWh per billion tokens");
+  c.power.node = 0;
+  EXPECT_EQ(power_text(c, 16), "13.4 kW of the devices alone (power.node is not stated)");
 }
 
 TEST(RunCosts, MixedDevicesWaitForTheSlowest) {

@@ -19,7 +19,7 @@ TEST(SearchPrice, OfATokenByHand) {
   SearchRequest q = small_request();
   q.price = 2.5, q.reliability.mtbf_device_s = 3e5, q.reliability.spares = 3;
   const Priced p = price_layout(q, kTwelve);
-  const Goodput g = goodput(q.reliability, 12, 14 * double(parameters(q.model)) / 12 / 20e9);
+  const Goodput g = goodput(q.reliability, 12, 12 * double(parameters(q.model)) / 12 / 20e9);
   ASSERT_LT(g.share, 0.97);
   const double tokens = 24 * 1536;
   EXPECT_NEAR(p.token_s, p.time.total / (tokens * g.share), 1e-12 * p.token_s);

@@ -249,6 +249,11 @@ TEST(SearchedStep, AnIntervalHoldsItsForecasts) {
     EXPECT_DOUBLE_EQ(i.low, low * std::min(step, simulated));
     EXPECT_DOUBLE_EQ(i.high, high * std::max(step, simulated));
   }
+  // No run is faster than the bound.
+  q.low = 0.01;
+  const StepInterval wide = interval_of(q, p, 0);
+  EXPECT_DOUBLE_EQ(wide.low, bound_s(q, p.layout, step));
+  EXPECT_GT(wide.low, 2 * q.low * step);
 }
 
 // A device of the catalog is a cluster by its name, and closed forms read of that what the catalog says.

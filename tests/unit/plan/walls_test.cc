@@ -134,7 +134,7 @@ TEST(Walls, FitsAScreen) {
   EXPECT_NE(walls_text(c, true, false).find("      = "), std::string::npos);
 }
 
-// Storage and power of the cluster file: a write of 14 bytes per parameter at 10 MB/s, and 64 kW for the
+// Storage and power of the cluster file: a write of 12 bytes per parameter at 10 MB/s, and 64 kW for the
 // time.
 TEST(Walls, StorageAndPower) {
   WallsCase c;
@@ -148,7 +148,7 @@ TEST(Walls, StorageAndPower) {
   c.watts = 64e3;
   c.write_bandwidth = 1e7;
   const auto with = walls_of(c);
-  const double write_s = 14 * 7.5e9 / 1e7;
+  const double write_s = 12 * 7.5e9 / 1e7;
   EXPECT_DOUBLE_EQ(line_of(with, "checkpoint_write_s").value, write_s);
   EXPECT_LT(line_of(without, "save_every_s").value, write_s);
   EXPECT_DOUBLE_EQ(line_of(with, "save_every_s").value, write_s);
