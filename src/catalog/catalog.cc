@@ -213,10 +213,13 @@ SourceRule rule_of(const Json& j, std::string_view file) {
   r.adds_gradients = j.value("adds_gradients", false);
   r.reduces_gate = j.value("reduces_gate", false);
   r.sums_whole = j.value("sums_whole", false);
+  r.blocking = j.value("blocking", false);
   if (const auto said = j.value("messages", std::string()); said == "waited")
     r.messages = StageMessages::waited;
+  else if (said == "in turn")
+    r.messages = StageMessages::in_turn;
   else if (!said.empty())
-    bad_request("{}: messages \"{}\"; must be waited", file, printable(said));
+    bad_request("{}: messages \"{}\"; must be waited or in turn", file, printable(said));
   for (const std::string& what : j.value("hides", none)) {
     if (what == "tp")
       r.hides_tp = true;

@@ -83,7 +83,7 @@ struct SourceRule {
   bool expert_tp = false, grouped = true;  // tensor parallel ranks divide each expert; StepCase's
   bool side_by_side = false;               // StepCase's
   bool scatters = false;                   // StepCase's
-  bool adds_gradients = false, reduces_gate = false, sums_whole = false;  // StepCase's
+  bool adds_gradients = false, reduces_gate = false, sums_whole = false, blocking = false;  // StepCase's
 };
 
 // What a source's rows may do again: nothing; blocks; nobody knows; nothing or attention's core; that core;

@@ -334,7 +334,8 @@ LayerTime layer_time(const StepRoof& r, bool experts, const LayerPasses& p) {
   const double local = experts ? double(r.c.model.experts) / double(r.c.ep) : 0;
   l.host = (r.of(experts ? Fit::host_moe : Fit::host) + r.of(Fit::each) * local) * (1 + kAgain * again);
   const double device = l.products + l.attention + l.elementwise + l.tp + l.cp + l.ep;
-  l.total = std::hypot(device, l.host);  // launches run ahead of the device while it is busy
+  // Launches run ahead of the device while it is busy.
+  l.total = r.c.blocking ? device + l.host : std::hypot(device, l.host);
   l.host = l.total - device;
   return l;
 }
@@ -436,7 +437,8 @@ double waited_messages(const StepCase& c) {
   if (c.software.ordered()) return 0.5;  // posted: what arrives while the rank computes is not waited for
   const bool hidden =
       c.messages == StageMessages::hidden || (c.messages == StageMessages::by_schedule && c.chunks > 1);
-  return hidden ? 0 : 1;
+  if (hidden) return 0;
+  return c.messages == StageMessages::in_turn ? 2 : 1;
 }
 double message_time(const StepRoof& r) {
   if (r.c.pp <= 1) return 0;

@@ -83,7 +83,9 @@ enum class StageMessages {
   by_schedule,  // all of each where stages have one chunk; none behind other chunks' compute (Megatron Core:
                 // "non-interleaved pipeline parallelism does not support overlapping p2p communication")
   waited,       // all of each
-  hidden        // none
+  in_turn,  // all of each, and of the opposite one: a pass begins when neighbors have sent each other what
+            // the last pass made, one after another (DeepSpeed's pipeline engine, deepspeed/runtime/pipe)
+  hidden    // none
 };
 
 // Modules of a block that are done again, and what they put out is not kept (Megatron Core's
@@ -175,6 +177,7 @@ struct StepCase {
   // Gate and up projections are two products, and each sums the gradient of its input over tensor parallel
   // ranks, unless sequences are divided (`sequence`).
   bool reduces_gate = false;
+  bool blocking = false;      // the host waits for each kernel that it launches: launches take time too
   bool sums_whole = false;    // below ZeRO 3 every replica sums all gradients, also where state is divided
   bool sums_hidden = false;   // of gradients and weights but those of one chunk, behind the others' passes
   bool side_by_side = false;  // attention and feed-forward read the same norm: half of the tensor parallel

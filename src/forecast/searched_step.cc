@@ -77,8 +77,8 @@ std::optional<SearchLayout> layout_of(const RunSpec& run) {
 }
 
 MeasuredRatios unseen_ratios(bool experts, bool known_software) {
-  constexpr MeasuredRatios kDense{0.91, 1.18}, kDenseKnown{0.92, 1.11};
-  constexpr MeasuredRatios kExperts{0.74, 1.32}, kExpertsKnown{0.87, 1.20};
+  constexpr MeasuredRatios kDense{0.91, 1.17}, kDenseKnown{0.92, 1.11};
+  constexpr MeasuredRatios kExperts{0.74, 1.33}, kExpertsKnown{0.87, 1.20};
   if (experts) return known_software ? kExpertsKnown : kExperts;
   return known_software ? kDenseKnown : kDense;
 }

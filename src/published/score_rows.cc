@@ -171,6 +171,7 @@ void RowReader::read_layout() {
   s_.adds_gradients = rule_->adds_gradients;
   s_.reduces_gate = rule_->reduces_gate;
   s_.sums_whole = rule_->sums_whole;
+  s_.blocking = rule_->blocking;
   s_.sums_hidden = rule_->hides_dp;
   s_.grouped = rule_->grouped;
   if (s_.model.moe() && rule_->expert_tp) s_.expert_tp = s_.tp;

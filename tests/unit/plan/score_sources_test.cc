@@ -1,6 +1,7 @@
 // What sources' own words, recipes and code say of their rows, as they are read.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
@@ -55,9 +56,10 @@ TEST(ScoreRows, CollectivesOfAlephAlphasCode) {
   for (const MeasuredRow& r : read_rows(read_text(file), file.string(), shipped_catalog())) {
     if (r.software != "aleph-alpha" || !r.skipped.empty()) continue;
     const StepCase& c = r.cases.at(0);
-    StepCase fewer = c;
-    fewer.reduces_gate = fewer.sums_whole = false;
-    const StepSeconds all = step_time(c, r.figures, v), less = step_time(fewer, r.figures, v);
+    EXPECT_TRUE(c.adds_gradients && c.messages == StageMessages::in_turn) << r.id;
+    StepCase sums = c, fewer = c;
+    sums.adds_gradients = fewer.adds_gradients = fewer.reduces_gate = fewer.sums_whole = false;
+    const StepSeconds all = step_time(sums, r.figures, v), less = step_time(fewer, r.figures, v);
     EXPECT_NEAR(all.gradients, less.gradients * 10 / 6, 1e-9 * all.gradients) << r.id;
     if (c.tp == 1 || c.recompute > 0) continue;
     const double more = step_parts(c, r.figures, v).tp / step_parts(fewer, r.figures, v).tp;
@@ -83,6 +85,42 @@ TEST(ScoreRows, GradientsThatAreAddedOneByOne) {
   const double added = 511 * 6 * parts.dense / (0.8 * d.bandwidth);
   EXPECT_EQ(c.microbatches, 512);
   EXPECT_NEAR(step_time(c, d, v).gradients - step_time(fused, d, v).gradients, added, 1e-9 * added);
+}
+
+// DeepSpeed's pipeline engine: before each pass a stage's neighbor sends an activation and receives a
+// gradient, one after another. So a microbatch waits for four messages, not two.
+TEST(ScoreRows, MessagesInTurn) {
+  FitValues v;
+  v.fill(1);
+  for (const char* id : {"bloom_prequel_034_", "bloom_prequel_100_"}) {
+    const std::vector<MeasuredRow> rows = shipped_rows(id);
+    ASSERT_EQ(rows.size(), 1u) << id;
+    const StepCase& c = rows[0].cases.at(0);
+    EXPECT_EQ(c.messages, StageMessages::in_turn) << id;
+    StepCase both = c;
+    both.messages = StageMessages::waited;
+    const auto m = double(c.microbatches), fills = double(c.pp - 1);
+    const double in_turn = step_time(c, rows[0].figures, v).messages,
+                 at_once = step_time(both, rows[0].figures, v).messages;
+    EXPECT_NEAR(in_turn / at_once, (2 * m + fills) / (m + fills), 1e-9) << id;
+  }
+}
+
+// BLOOM's scripts set CUDA_LAUNCH_BLOCKING=1, so launches do not run ahead of the device.
+TEST(ScoreRows, BlockingLaunchesAddUp) {
+  FitValues v;
+  v.fill(1);
+  const std::vector<MeasuredRow> rows = shipped_rows("bloom_prequel_034_");
+  ASSERT_EQ(rows.size(), 1u);
+  const StepCase& c = rows[0].cases.at(0);
+  EXPECT_TRUE(c.blocking);
+  StepCase ahead = c;
+  ahead.blocking = false;
+  v[size_t(Fit::host)] = 0.01;
+  const StepParts waits = step_parts(c, rows[0].figures, v), runs = step_parts(ahead, rows[0].figures, v);
+  const double host = 1.33 * 0.01 * double(c.model.layers), device = waits.total - waits.host;
+  EXPECT_NEAR(waits.host, host, 1e-9 * host);
+  EXPECT_NEAR(runs.total, std::hypot(device, host), 1e-9 * device);
 }
 
 TEST(ScoreRows, KernelsOfAttentionAreTheirSources) {

@@ -488,7 +488,7 @@ TEST(Score, RulesSayWhy) {
   for (const auto& rule : catalog)
     for (const char* key : {"dense_layers", "stages", "keeping", "binary", "sliced", "interleaved",
                             "chunk_layers", "shards", "expert_tp", "hides", "side_by_side", "messages",
-                            "scatters", "adds_gradients", "reduces_gate", "sums_whole"})
+                            "scatters", "adds_gradients", "reduces_gate", "sums_whole", "blocking"})
       if (rule.contains(key)) {
         seen++;
         EXPECT_GT(rule.value("why", "").size(), 20u) << rule.at("source") << ": " << key;
