@@ -218,12 +218,14 @@ struct LayerCompute {
     double backward() const { return input + weight; }
     double both() const { return forward + backward(); }
     Pass& operator+=(const Pass& o) {
-      forward += o.forward, input += o.input, weight += o.weight;
+      forward += o.forward;
+      input += o.input;
+      weight += o.weight;
       return *this;
     }
   };
   Pass products, core, traffic;  // core: of attention
-  Pass shared;                   // of `products`, the shared expert's
+  Pass shared;                   // the shared expert's part of `products`
 };
 LayerCompute layer_compute(const StepCase&, const DeviceFigures&, const FitValues&, bool experts);
 

@@ -46,7 +46,7 @@ class BoundStep {
   Passes& passes_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t kind);
   const Passes& all_of(const StepCase&, const DeviceFigures&, const FitValues&, size_t kind);
   void set_passes(const Passes&);  // writes work_
-  // Of all divisions: dense layers, and those with experts.
+  // Dense layers and those with experts, whatever the division.
   struct Compute {
     LayerCompute dense, experts;
   };

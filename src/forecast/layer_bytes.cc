@@ -295,7 +295,7 @@ std::vector<RecordedLayers> record_ways(const RunSpec& run, bool split_ends) {
   for (const Again a : {Again::none, Again::selective, Again::full}) {
     other.layout.recompute = name_of(a);
     ways.push_back(recompute_of(other.layout, 0));
-    // What fp8 keeps of an input depends on the run's value.
+    // With fp8 the bytes that are kept of an input depend on the run's value.
     if (other.precision.fp8 != "none") all.push_back(record_layers(other, split_ends));
   }
   if (!all.empty()) return all;

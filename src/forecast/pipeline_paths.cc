@@ -181,8 +181,10 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
           size_t most = 0;
           double end = from[0].at + way[way_of(ClockFrom(0), to)];
           for (size_t i = 1; i < froms; i++)
-            if (const double other = from[i].at + way[way_of(ClockFrom(i), to)]; other > end)
-              most = i, end = other;
+            if (const double other = from[i].at + way[way_of(ClockFrom(i), to)]; other > end) {
+              most = i;
+              end = other;
+            }
           const size_t best = way_of(ClockFrom(most), to);
           return way[best] < 0 ? Clock{.node = kNone} : add(from[most], step.price + uint32_t(best));
         };

@@ -25,7 +25,7 @@ class LayerRecorder {
   const LayerTape& pass(size_t layer, const PassKey&);
   // A layer's backward pass for weights whose gradients another microbatch has started.
   PassKey later_pass(size_t layer) const;
-  // How a block lets go and computes again what `way` says, after the same forward pass.
+  // Tapes of a block that is recomputed as `way` says, after the same forward pass.
   struct Again {
     Recompute way;
     LayerTape drop, again;
