@@ -81,8 +81,10 @@ PipelinePaths::PipelinePaths(std::string_view name, int64_t pp, int64_t chunks, 
       ActionSpan& span = ranks_[r][at].span;
       span = span == kB ? kSummedB : span == kTurnedB ? kTurnedSummedB : kSummedW;
     }
+    find_turned(ranks_[r]);
     for (Step& step : ranks_[r])
-      if (step.to < 0 && step.message < 0) step.price = price_of({classes[size_t(step.stage)], step.span});
+      if (step.to < 0 && step.message < 0)
+        step.price = price_of({classes[size_t(step.stage)], step.span, step.before_turned});
     find_fetches(ranks_[r]);
   }
   for (std::vector<Step>& rank : ranks_)
@@ -94,6 +96,23 @@ uint32_t PipelinePaths::price_of(const Added& a) {
   const auto known = std::find(added_.begin(), added_.end(), a);
   if (known == added_.end()) added_.push_back(a);
   return uint32_t(size_t(std::find(added_.begin(), added_.end(), a) - added_.begin()) * kWays);
+}
+
+// What a turned action uses is gathered during the action of its stage before it.
+void PipelinePaths::find_turned(std::vector<Step>& rank) {
+  std::vector<Step*> before;  // the last pass that used weights, and weight gradients after it
+  for (Step& step : rank) {
+    if (step.to >= 0 || step.message >= 0) continue;
+    if (step.kind != Act::W) {
+      if (step.span == kTurnedF || step.span == kDelayedF || step.span == kTurnedB ||
+          step.span == kTurnedSummedB || step.span == kTurnedI) {
+        step.fetched = true;
+        for (Step* b : before) b->before_turned = true;
+      }
+      before.clear();
+    }
+    before.push_back(&step);
+  }
 }
 
 // While an action runs, the first weights of the next one are gathered. An exception is a pass that follows
@@ -136,11 +155,26 @@ struct PipelinePaths::Clocks {
     int32_t node = -1;
     double at = 0;
   };
-  Clock compute, before, lane, sum, on, back;
+  Clock compute, before, lane, sum, sum_before, on, back;
   std::optional<Clock> fetched;  // none: unknown
 };
 
 bool PipelinePaths::search(const std::vector<double>& prices) {
+  // The ways that there are, by Added and ClockTo.
+  struct LiveWay {
+    size_t from = 0;
+    uint32_t price = 0;
+    double ns = 0;
+  };
+  std::vector<LiveWay> ways;
+  std::vector<uint32_t> begins = {0};
+  for (size_t a = 0; a < added_.size(); a++)
+    for (size_t to = 0; to < kTos; to++) {
+      for (size_t f = 0; f < kFromAhead; f++)
+        if (const size_t price = a * kWays + way_of(ClockFrom(f), ClockTo(to)); prices[price] >= 0)
+          ways.push_back({f, uint32_t(price), prices[price]});
+      begins.push_back(uint32_t(ways.size()));
+    }
   std::vector<Node> nodes;
   size_t steps = 0;
   for (const std::vector<Step>& rank : ranks_) steps += rank.size();
@@ -174,26 +208,43 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
         const double* way = &prices[step.price];
         if (step.first && way[kFetch] > 0) c.fetched = add({}, step.price + uint32_t(kFetch));
         const bool fetched = step.fetched && c.fetched;
-        const std::array<Clock, kFroms> from = {c.compute, c.lane, c.before, c.sum,
-                                                fetched ? *c.fetched : Clock()};
-        const size_t froms = fetched ? size_t(kFroms) : size_t(kFromFetched);
+        const std::array<Clock, kFromAhead> from = {c.compute, c.lane,       c.before,
+                                                    c.sum,     c.sum_before, fetched ? *c.fetched : Clock()};
+        const size_t first_way = step.price / kWays * kTos;
         const auto later = [&](ClockTo to) {
-          size_t most = 0;
-          double end = from[0].at + way[way_of(ClockFrom(0), to)];
-          for (size_t i = 1; i < froms; i++)
-            if (const double other = from[i].at + way[way_of(ClockFrom(i), to)]; other > end) {
-              most = i;
+          const LiveWay* best = nullptr;
+          double end = 0;
+          for (uint32_t i = begins[first_way + to]; i < begins[first_way + to + 1]; i++) {
+            const LiveWay& w = ways[i];
+            if (w.from == kFromFetched && !fetched) break;  // the last one
+            if (const double other = from[w.from].at + w.ns; !best || other > end) {
+              best = &w;
               end = other;
             }
-          const size_t best = way_of(ClockFrom(most), to);
-          return way[best] < 0 ? Clock{.node = kNone} : add(from[most], step.price + uint32_t(best));
+          }
+          return best ? add(from[best->from], best->price) : Clock{.node = kNone};
         };
-        const Clock compute = later(kToCompute), lane = later(kToLane), sum = later(kToSum);
-        if (step.fetch > 0 && prices[step.fetch] > 0) {
-          const Clock ahead = later(kToAhead);
-          if (ahead.node != kNone)
-            c.fetched = add(ahead, step.fetch);
+        Clock compute = later(kToCompute), lane = later(kToLane), sum = later(kToSum),
+              sum_before = later(kToSumBefore);
+        if (step.before_turned) {
+          const Clock arrived = later(kToAhead);
+          if (arrived.node != kNone)
+            c.fetched = arrived;
           else if (step.kind != Act::W)
+            c.fetched.reset();
+        } else if (step.fetch > 0 && prices[step.fetch] > 0) {
+          const Clock ahead = later(kToAhead);
+          if (ahead.node != kNone) {
+            c.fetched = add(ahead, step.fetch);
+            // Collectives that were issued later come after it.
+            const auto behind = [&](Clock& clock, ClockTo to) {
+              const size_t at = way_of(kFromAhead, to);
+              if (way[at] >= 0 && c.fetched->at + way[at] > clock.at)
+                clock = add(*c.fetched, step.price + uint32_t(at));
+            };
+            behind(compute, kToCompute), behind(lane, kToLane);
+            behind(sum, kToSum), behind(sum_before, kToSumBefore);
+          } else if (step.kind != Act::W)
             c.fetched.reset();
         } else if (step.kind != Act::W) {
           c.fetched.reset();
@@ -201,7 +252,10 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
         // In the order of issue.
         c.lane = c.fetched && c.fetched->at > lane.at ? *c.fetched : lane;
         c.before = c.compute = compute;
-        if (sum.node != kNone) c.sum = sum;
+        if (sum.node != kNone) {
+          c.sum_before = sum_before.node != kNone ? sum_before : c.sum;
+          c.sum = sum;
+        }
       }
     }
   }

@@ -1,6 +1,7 @@
 #include "forecast/stage_paths.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "program/lower.h"
@@ -100,13 +101,15 @@ void StagePaths::ensure(bool split) {
   if (made_[split]) return;
   made_[split] = true;
   const auto order = [&](int stages) {
-    Schedule one{.stages = stages, .microbatches = 2, .ranks = {{}}};
+    // Of one stage three: the action of the middle one has sums before it, and is not the last.
+    const int16_t microbatches = stages == 1 ? 3 : 2;
+    Schedule one{.stages = stages, .microbatches = microbatches, .ranks = {{}}};
     std::vector<Action>& all = one.ranks[0];
     const auto backward = [&](int16_t stage, int16_t mb) {
       if (split) all.push_back({Act::I, stage, mb});
       all.push_back({split ? Act::W : Act::B, stage, mb});
     };
-    for (int16_t mb = 0; mb < 2; mb++)
+    for (int16_t mb = 0; mb < microbatches; mb++)
       for (int16_t s = 0; s < stages; s++) {
         all.push_back({Act::F, s, mb});
         if (stages == 1) backward(s, mb);
@@ -118,22 +121,25 @@ void StagePaths::ensure(bool split) {
   make(programs_[split], order(1));
   find_spans(programs_[split], split);
   lane_[split] = count_lane(programs_[split]);
-  if (structure_.zero < 3 || !structure_.reshard_after_forward) return;
+  if (!gathers_in_passes()) return;
   make(between_[split], order(2));
   find_ahead(split);
+  find_turned(split);
 }
 
-std::span<const StagePaths::Live> StagePaths::of(ActionSpan span, const PricesAt& at) {
+std::span<const StagePaths::Live> StagePaths::of(ActionSpan plain, bool before_turned, const PricesAt& at) {
+  const size_t span = plain + (before_turned && gathers_in_passes() ? kBeforeTurned : 0);
   Known& k = known_[span];
   if (!at.exact && k.number == at.number && k.prices == at.prices) return k.live;
-  ensure(span == kDelayedF || kind_of(span) == Act::I || kind_of(span) == Act::W);
+  ensure(plain == kDelayedF || kind_of(plain) == Act::I || kind_of(plain) == Act::W);
   k.number = at.exact ? 0 : at.number;
   k.prices = at.prices;
   k.live.clear();
   const bool look = at.exact || tried_[span].add(at.profile);
+  for (size_t from = 0; from < kFroms; from++) search(span, ClockFrom(from), at, look);
   for (size_t way = 0; way < kFetch; way++)
-    if (const double ns = longest_of(span, way, at, look); ns >= 0) k.live.push_back({way, ns});
-  if (const double ns = fetch_[span].sum(at.prices); ns > 0) {
+    if (const double ns = longest_of(span, way, at); ns >= 0) k.live.push_back({way, ns});
+  if (const double ns = fetch_[plain].sum(at.prices); ns > 0) {
     k.live.push_back({kFetch, ns});
     if (many_) k.live.push_back({kFetchAgain, ns});
   }
@@ -166,13 +172,14 @@ double StagePaths::whole(int64_t microbatches, const PricesAt& at) {
 double StagePaths::end(const PricesAt& at) {
   ensure(false);
   const bool look = at.exact || tried_[kEnd].add(at.profile);
-  return std::max(longest_of(kEnd, way_of(kFromCompute, kToCompute), at, look),
-                  longest_of(kEnd, way_of(kFromCompute, kToLane), at, look));
+  search(kEnd, kFromCompute, at, look);
+  return std::max(longest_of(kEnd, way_of(kFromCompute, kToCompute), at),
+                  longest_of(kEnd, way_of(kFromCompute, kToLane), at));
 }
 
 double StagePaths::lane(bool split, const Prices& prices) {
   ensure(split);
-  return lane_[split].sum(prices) / 2;
+  return lane_[split].sum(prices) / 3;
 }
 
 double StagePaths::passes_of(ActionSpan span, const Prices& p) const {
@@ -206,7 +213,7 @@ Counts StagePaths::counts_of(std::span<const Taken> path) {
 }
 
 StagePaths::WholePath StagePaths::whole_path(const Whole& w, const Prices& prices) const {
-  const std::vector<Taken> path = *longest(w.part, kFromCompute, kToLane, prices);
+  const std::vector<Taken> path = *longest(w.part, kFromCompute, prices)[kToLane];
   WholePath out{.once = counts_of(path), .again = {}};
   // Between two operations that differ only in their microbatch, in the middle.
   const Program& program = w.program.program;
@@ -260,7 +267,7 @@ void StagePaths::make(StageProgram& p, Schedule schedule) const {
                     p.shape, policy_of(w));
 }
 
-// ZeRO 2 and 3: collectives of both microbatches before the norm.
+// ZeRO 2 and 3: collectives of all three microbatches before the norm.
 Counts StagePaths::count_lane(const StageProgram& p) const {
   Prices counts{};
   for (size_t i = 0; i < size_t(p.program.norm); i++) {
@@ -306,16 +313,16 @@ void StagePaths::find_spans(const StageProgram& p, bool split) {
     }
   };
   if (split) {
-    set(kI, kTurnedI, Act::I, 0, false);
+    set(kI, kTurnedI, Act::I, 1, false);
     parts_[kDelayedI] = parts_[kI];
     set(kDelayedF, kDelayedF, Act::F, 1, false);
-    set(kW, kW, Act::W, 0, false);
-    set(kSummedW, kSummedW, Act::W, 1, true);
+    set(kW, kW, Act::W, 1, false);
+    set(kSummedW, kSummedW, Act::W, 2, true);
     return;
   }
   set(kF, kTurnedF, Act::F, 1, false);
-  set(kB, kTurnedB, Act::B, 0, false);
-  set(kSummedB, kTurnedSummedB, Act::B, 1, true);
+  set(kB, kTurnedB, Act::B, 1, false);
+  set(kSummedB, kTurnedSummedB, Act::B, 2, true);
   const size_t all = p.program.ops.size();
   parts_[kEnd] = {.program = &p,
                   .begin = size_t(p.program.norm),
@@ -353,8 +360,13 @@ void StagePaths::find_ahead(bool split) {
       size_t at = part.received;
       for (int64_t left = passes; left > 0; at++) left -= is_pass(part.program->program.ops[at]);
       part.ahead = plain ? *gather : at;
+      part.ahead_is_exact = plain;
     }
     if (!plain && span != kSummedB) continue;
+    if (span == kSummedB) {  // another stage's action comes after it too
+      parts_[span] = parts_[kB];
+      parts_[span].compute_end = after_last_sum(between, end);
+    }
     Prices counts{};
     for (size_t i = begin; i < end; i++) {
       const Op& op = between.ops[i];
@@ -368,28 +380,109 @@ void StagePaths::find_ahead(bool split) {
   }
 }
 
-double StagePaths::longest_of(size_t span, size_t way, const PricesAt& at, bool look) {
-  Way& w = ways_[span][way];
-  if (w.none) return kNoWay;
-  if (w.paths.all.empty() || (look && (at.exact || !w.paths.settled()))) {
-    const std::optional<std::vector<Taken>> path =
-        longest(parts_[span], ClockFrom(way % kFroms), ClockTo(way / kFroms), at.prices);
-    if (!path) {
-      w.none = true;
-      return kNoWay;
-    }
-    w.paths.add(counts_of(*path));
+// Gathers of an action for a turned one after it.
+void StagePaths::set_before_turned(size_t span, const ActionOps& turned) {
+  Part& part = parts_[kBeforeTurned + span];
+  const std::vector<Op>& ops = part.program->program.ops;
+  const size_t begin = after_last_pass(part.program->program, size_t(turned.begin));
+  part.ahead = kNever;
+  for (auto i = size_t(turned.begin); i < size_t(turned.end); i++) {
+    if (ops[i].kind != OpKind::arrive || ops[i].after < 0) continue;
+    const auto gather = size_t(ops[i].after);
+    if (gather < part.received || gather >= std::min(begin, part.end)) continue;
+    part.others[gather - part.begin] = 0;
+    part.gathered = part.gathered == kNever ? gather : std::max(part.gathered, gather);
   }
+}
+
+// Actions before turned ones, between which there is no other stage.
+void StagePaths::find_turned(bool split) {
+  const Program& own = programs_[split].program;
+  // Of stage 1: F0 and its backward pass; then the backward pass of 1 and F2, behind another stage's action.
+  Schedule s{.stages = 2, .microbatches = 3, .ranks = {{}}};
+  std::vector<Action>& all = s.ranks[0];
+  const auto forward = [&](int16_t stage, int16_t mb) { all.push_back({Act::F, stage, mb}); };
+  const auto backward = [&](int16_t stage, int16_t mb) {
+    if (split) all.push_back({Act::I, stage, mb});
+    all.push_back({split ? Act::W : Act::B, stage, mb});
+  };
+  forward(0, 0), forward(1, 0), backward(1, 0), backward(0, 0);
+  forward(0, 1), forward(1, 1), forward(0, 2), backward(1, 1), forward(1, 2), backward(1, 2);
+  backward(0, 1), backward(0, 2);
+  make(turned_[split], with_all(std::move(s)));
+  const Act back = split ? Act::I : Act::B;
+  // A turned part, the action before it.
+  const auto set_fetched = [&](size_t span, const ActionOps& before) {
+    Part& part = parts_[span];
+    part.turned = true;
+    for (size_t i = part.received; i < part.end; i++) {
+      const Op& op = own.ops[i];
+      if (op.kind != OpKind::arrive || op.after < before.begin || size_t(op.after) >= part.begin) continue;
+      part.fetched = part.fetched == kNever ? size_t(op.after) : std::max(part.fetched, size_t(op.after));
+    }
+  };
+  const auto copy = [&](size_t span, const ActionOps& turned) {
+    parts_[kBeforeTurned + span] = parts_[span];
+    set_before_turned(span, turned);
+  };
+  const auto plain = [&](size_t span, const ActionOps& a, const ActionOps& turned) {
+    set_part(turned_[split], size_t(a.begin), size_t(a.begin), size_t(a.end), parts_[kBeforeTurned + span]);
+    set_before_turned(span, turned);
+  };
+  const ActionOps &forward1 = action_of(own, Act::F, 0, 1), &forward2 = action_of(own, Act::F, 0, 2),
+                  &back0 = action_of(own, back, 0, 0), &back1 = action_of(own, back, 0, 1);
+  set_fetched(split ? kDelayedF : kTurnedF, back0);
+  set_fetched(split ? kTurnedI : kTurnedB, forward1);
+  copy(split ? kDelayedF : kTurnedF, back1);
+  copy(split ? kTurnedI : kTurnedB, forward2);
+  const Program& turned = turned_[split].program;
+  plain(split ? kI : kB, action_of(turned, back, 1, 1), action_of(turned, Act::F, 1, 2));
+  if (split) {
+    parts_[kBeforeTurned + kDelayedI] = parts_[kBeforeTurned + kI];
+    copy(kW, forward2);
+    parts_[kBeforeTurned + kSummedW] = parts_[kSummedW];
+  } else {
+    plain(kF, action_of(turned, Act::F, 1, 0), action_of(turned, Act::B, 1, 0));
+    parts_[kBeforeTurned + kSummedB] = parts_[kSummedB];
+    parts_[kBeforeTurned + kTurnedSummedB] = parts_[kTurnedSummedB];
+  }
+}
+
+bool StagePaths::has_way(const Part& part, ClockFrom from, ClockTo to) const {
+  if (to == kToAhead && part.ahead == kNever && part.gathered == kNever) return false;
+  if (from == kFromFetched) return gathers_in_passes() && (!part.turned || part.fetched != kNever);
+  if (from == kFromAhead) return part.ahead != kNever && part.ahead_is_exact;
+  return true;
+}
+
+// Finds paths from a clock to all others, where more may be found.
+void StagePaths::search(size_t span, ClockFrom from, const PricesAt& at, bool look) {
+  std::array<Way*, kTos> ways{};
+  bool any = false;
+  for (size_t to = 0; to < kTos; to++) {
+    Way& w = ways_[span][way_of(from, ClockTo(to))];
+    w.none = w.none || !has_way(parts_[span], from, ClockTo(to));
+    if (w.none || (!w.paths.all.empty() && !(look && (at.exact || !w.paths.settled())))) continue;
+    ways[to] = &w;
+    any = true;
+  }
+  if (!any) return;
+  const ToPaths found = longest(parts_[span], from, at.prices);
+  for (size_t to = 0; to < kTos; to++)
+    if (ways[to] && found[to])
+      ways[to]->paths.add(counts_of(*found[to]));
+    else if (ways[to])
+      ways[to]->none = true;
+}
+
+double StagePaths::longest_of(size_t span, size_t way, const PricesAt& at) const {
   double most = kNoWay;
-  for (const Counts& c : w.paths.all) most = std::max(most, c.sum(at.prices));
+  for (const Counts& c : ways_[span][way].paths.all) most = std::max(most, c.sum(at.prices));
   return most;
 }
 
-// The longest path that way, the last one first; nothing: there is none. Operations before the part have
-// ended.
-std::optional<std::vector<StagePaths::Taken>> StagePaths::longest(const Part& part, ClockFrom from,
-                                                                  ClockTo to, const Prices& prices) const {
-  if (to == kToAhead && part.ahead == kNever) return {};
+// The longest paths, the last one first. Operations before the part have ended.
+StagePaths::ToPaths StagePaths::longest(const Part& part, ClockFrom from, const Prices& prices) const {
   const RankShape& shape = part.program->shape;
   const std::vector<Op>& ops = part.program->program.ops;
   struct Node {
@@ -402,9 +495,15 @@ std::optional<std::vector<StagePaths::Taken>> StagePaths::longest(const Part& pa
     int node = -1;
   };
   std::vector<Node> nodes;
-  Clock compute, lane, at_end, ahead, sum;
-  size_t sum_before = part.received;  // after the previous action's last sum
-  while (sum_before > 0 && ops[sum_before - 1].kind != OpKind::reduce) sum_before--;
+  Clock compute, lane, at_end, ahead, sum, sum_before;
+  // After the sum of the actions before that a path comes from.
+  const auto after_sum = [&](size_t at) {
+    while (at > 0 && ops[at - 1].kind != OpKind::reduce) at--;
+    return at;
+  };
+  size_t summed = after_sum(part.received);
+  if (from == kFromSumBefore) summed = summed > 0 ? after_sum(summed - 1) : 0;
+  const bool from_sum = (from == kFromSum || from == kFromSumBefore) && summed > 0;
   // Gathers that were issued before the sums of the action before do not wait for these.
   const size_t lane_begin = part.sums_before ? part.received : part.begin;
   const bool fetched = from == kFromFetched;
@@ -437,6 +536,7 @@ std::optional<std::vector<StagePaths::Taken>> StagePaths::longest(const Part& pa
     if (i == part.received) compute = {from == kFromCompute ? 0 : kNoWay, -1};
     if (i == part.compute_end) at_end = compute;
     if (i == part.ahead) ahead = later(lane, compute);
+    if (i == part.ahead && from == kFromAhead) lane = {0, -1};
     const Op& op = ops[i];
     at_op = i;
     switch (op.kind) {
@@ -458,17 +558,17 @@ std::optional<std::vector<StagePaths::Taken>> StagePaths::longest(const Part& pa
         break;
       case OpKind::reduce:
         collective(op, kReduce, kReduceExperts);
-        if (part.others[i - part.begin] == 0) sum = lane;
+        if (part.others[i - part.begin] == 0) sum_before = std::exchange(sum, lane);
         break;
       case OpKind::arrive:
       case OpKind::retire:
-        if (from == kFromSum && i >= part.received && op.kind == OpKind::retire &&
-            op.after + 1 == int32_t(sum_before))
+        if (from_sum && i >= part.received && op.kind == OpKind::retire && op.after + 1 == int32_t(summed))
           compute = later(compute, {0, -1});
         else if (op.after >= int32_t(part.begin))
           compute = later(compute, ends[size_t(op.after) - part.begin]);
-        else if (fetched && op.kind == OpKind::arrive && compute.now < 0)
-          compute = {0, -1};
+        else if (fetched && op.kind == OpKind::arrive &&
+                 (part.turned ? size_t(op.after) == part.fetched : compute.now < 0))
+          compute = later(compute, {0, -1});
         break;
       case OpKind::norm:
         add(compute, compute, kRankUpdate);
@@ -481,14 +581,19 @@ std::optional<std::vector<StagePaths::Taken>> StagePaths::longest(const Part& pa
         break;
     }
   }
+  if (part.gathered != kNever) ahead = ends[part.gathered - part.begin];
   if (part.compute_end == part.end) at_end = compute;
   if (part.ahead == part.end) ahead = later(lane, compute);
-  const Clock* end = to == kToCompute ? &at_end : to == kToLane ? &lane : to == kToSum ? &sum : &ahead;
-  if (part.last_of_both && compute.now > end->now) end = &compute;
-  if (end->now < 0) return {};
-  std::vector<Taken> path;
-  for (int n = end->node; n >= 0; n = nodes[size_t(n)].before) path.push_back(nodes[size_t(n)].taken);
-  return path;
+  if (part.ahead == part.end && from == kFromAhead) lane = {0, -1};
+  const Clock& at_lane = part.last_of_both && compute.now > lane.now ? compute : lane;
+  const std::array<const Clock*, kTos> end = {&at_end, &at_lane, &ahead, &sum, &sum_before};
+  ToPaths paths;
+  for (size_t to = 0; to < kTos; to++) {
+    if (end[to]->now < 0) continue;
+    std::vector<Taken>& path = paths[to].emplace();
+    for (int n = end[to]->node; n >= 0; n = nodes[size_t(n)].before) path.push_back(nodes[size_t(n)].taken);
+  }
+  return paths;
 }
 
 }  // namespace trireme::step_paths

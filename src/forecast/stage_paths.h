@@ -43,14 +43,17 @@ enum ClockFrom : size_t {
   kFromBefore,  // compute before it waited for the action's messages: weights that the previous pass released
                 // are regathered from here
   kFromSum,     // the last sum of the actions before has ended, and its memory is free
-  kFromFetched,  // the action's first weights, gathered during the previous action, have arrived
+  kFromSumBefore,  // the last but one
+  kFromFetched,    // the action's first weights, gathered during the previous action, have arrived
+  kFromAhead,      // within the action: the next action's first weights have arrived
   kFroms
 };
 enum ClockTo : size_t {
   kToCompute,
   kToLane,
-  kToAhead,  // the next action's first weights may be gathered
-  kToSum,    // the action's last sum
+  kToAhead,      // the next action's first weights may be gathered; before a turned action: they have arrived
+  kToSum,        // the action's last sum
+  kToSumBefore,  // the last but one
   kTos
 };
 constexpr size_t way_of(ClockFrom from, ClockTo to) {
@@ -86,7 +89,7 @@ struct PricesAt {
   bool exact = false;  // StepBound::of()
 };
 
-// Programs of one stage by itself: two microbatches, the gradients of both at once (F B) and one after the
+// Programs of one stage by itself: three microbatches, the gradients of both at once (F B) and one after the
 // other (F I W); and with another stage's actions between its own.
 class StagePaths {
  public:
@@ -97,7 +100,9 @@ class StagePaths {
     size_t way = 0;
     double ns = 0;
   };
-  std::span<const Live> of(ActionSpan, const PricesAt&);
+  // before_turned: the next action that uses weights is a turned or delayed one, whose gathers are on this
+  // action's lane.
+  std::span<const Live> of(ActionSpan, bool before_turned, const PricesAt&);
   // All operations of a rank with all stages, up to the norm.
   double whole(int64_t microbatches, const PricesAt&);
   // From when all ranks agree on the norm to the end of the step.
@@ -120,7 +125,11 @@ class StagePaths {
     const StageProgram* program = nullptr;
     size_t begin = 0, received = 0, compute_end = 0, end = 0;  // [begin, received): before its messages
     size_t ahead = kNever;                                     // kToAhead
-    bool sums_before = false;                                  // in [begin, received)
+    bool ahead_is_exact = false;                               // else it is the earliest place
+    size_t gathered = kNever;  // of a part before a turned one: the last gather for that one
+    size_t fetched = kNever;   // of a turned part: the last gather for it in the action before
+    bool turned = false;
+    bool sums_before = false;   // in [begin, received)
     bool last_of_both = false;  // the end is that of compute, if it is later than the lane's
     std::vector<char> others;   // by operation: a gather for a later action, or sums of an earlier one
   };
@@ -145,18 +154,26 @@ class StagePaths {
     bool none = false;
     Paths<Counts> paths;
   };
-  static constexpr size_t kEnd = kSpans;  // a part behind those of actions
+  static constexpr size_t kBeforeTurned = kSpans;  // parts from here on
+  static constexpr size_t kEnd = 2 * kSpans;       // a part behind those of actions
 
   WorldWork work_of(const WorldWork&) const;
   Schedule with_all(Schedule) const;
   void make(StageProgram&, Schedule) const;
+  bool gathers_in_passes() const { return structure_.zero == 3 && structure_.reshard_after_forward; }
   void ensure(bool split);
   Counts count_lane(const StageProgram&) const;
   void find_spans(const StageProgram&, bool split);
   void set_part(const StageProgram&, size_t begin, size_t received, size_t end, Part&) const;
   void find_ahead(bool split);
-  double longest_of(size_t span, size_t way, const PricesAt&, bool look);
-  std::optional<std::vector<Taken>> longest(const Part&, ClockFrom, ClockTo, const Prices&) const;
+  void find_turned(bool split);
+  void set_before_turned(size_t span, const ActionOps& turned);
+  void search(size_t span, ClockFrom, const PricesAt&, bool look);
+  double longest_of(size_t span, size_t way, const PricesAt&) const;
+  bool has_way(const Part&, ClockFrom, ClockTo) const;
+  // By ClockTo; nothing: there is no path.
+  using ToPaths = std::array<std::optional<std::vector<Taken>>, kTos>;
+  ToPaths longest(const Part&, ClockFrom, const Prices&) const;
   static Counts counts_of(std::span<const Taken>);
   WholePath whole_path(const Whole&, const Prices&) const;
 
@@ -166,20 +183,20 @@ class StagePaths {
   Structure structure_;
   WorldWork work_;
   std::array<bool, 2> made_{};
-  std::array<StageProgram, 2> programs_, between_;  // split or not
-  std::array<Whole, size_t(kWhole)> whole_;         // by microbatches
-  std::array<Part, kSpans + 1> parts_{};
+  std::array<StageProgram, 2> programs_, between_, turned_;  // split or not
+  std::array<Whole, size_t(kWhole)> whole_;                  // by microbatches
+  std::array<Part, kEnd + 1> parts_{};
   std::array<Counts, kSpans> fetch_;  // kFetch
   bool many_ = false;                 // a pass uses more units than are gathered ahead
   std::array<Counts, 2> lane_{};      // split or not
-  std::array<std::array<Way, kFetch>, kSpans + 1> ways_;
-  std::array<Tried, kSpans + 1> tried_;
+  std::array<std::array<Way, kFetch>, kEnd + 1> ways_;
+  std::array<Tried, kEnd + 1> tried_;
   struct Known {  // at the previous prices
     uint64_t number = 0;
     Prices prices;
     std::vector<Live> live;
   };
-  std::array<Known, kSpans> known_;
+  std::array<Known, kEnd> known_;
 };
 
 }  // namespace trireme::step_paths
