@@ -98,7 +98,7 @@ uint32_t PipelinePaths::price_of(const Added& a) {
   return uint32_t(size_t(std::find(added_.begin(), added_.end(), a) - added_.begin()) * kWays);
 }
 
-// What a turned action uses is gathered during the action of its stage before it.
+// Weights of a turned action are gathered during the same stage's previous action.
 void PipelinePaths::find_turned(std::vector<Step>& rank) {
   std::vector<Step*> before;  // the last pass that used weights, and weight gradients after it
   for (Step& step : rank) {

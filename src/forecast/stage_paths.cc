@@ -101,7 +101,7 @@ void StagePaths::ensure(bool split) {
   if (made_[split]) return;
   made_[split] = true;
   const auto order = [&](int stages) {
-    // Of one stage three: the action of the middle one has sums before it, and is not the last.
+    // One stage has three: the middle one's action has sums before it, and is not the last.
     const int16_t microbatches = stages == 1 ? 3 : 2;
     Schedule one{.stages = stages, .microbatches = microbatches, .ranks = {{}}};
     std::vector<Action>& all = one.ranks[0];
@@ -398,7 +398,7 @@ void StagePaths::set_before_turned(size_t span, const ActionOps& turned) {
 // Actions before turned ones, between which there is no other stage.
 void StagePaths::find_turned(bool split) {
   const Program& own = programs_[split].program;
-  // Of stage 1: F0 and its backward pass; then the backward pass of 1 and F2, behind another stage's action.
+  // Stage 1 runs F0 and its backward pass; then, after another stage's action, the backward pass of 1 and F2.
   Schedule s{.stages = 2, .microbatches = 3, .ranks = {{}}};
   std::vector<Action>& all = s.ranks[0];
   const auto forward = [&](int16_t stage, int16_t mb) { all.push_back({Act::F, stage, mb}); };

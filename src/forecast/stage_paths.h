@@ -126,8 +126,8 @@ class StagePaths {
     size_t begin = 0, received = 0, compute_end = 0, end = 0;  // [begin, received): before its messages
     size_t ahead = kNever;                                     // kToAhead
     bool ahead_is_exact = false;                               // else it is the earliest place
-    size_t gathered = kNever;  // of a part before a turned one: the last gather for that one
-    size_t fetched = kNever;   // of a turned part: the last gather for it in the action before
+    size_t gathered = kNever;                                  // before a turned part: the last gather for it
+    size_t fetched = kNever;  // in a turned part: the previous action's last gather for it
     bool turned = false;
     bool sums_before = false;   // in [begin, received)
     bool last_of_both = false;  // the end is that of compute, if it is later than the lane's

@@ -169,7 +169,8 @@ struct StepBound::Impl {
     prices.assign(pipeline->message() + 1, kNoWay);
     const std::vector<PipelinePaths::Added>& added = pipeline->added();
     for (size_t i = 0; i < added.size(); i++) {
-      for (const StagePaths::Live& l : paths(added[i].stage_class).of(added[i].span, added[i].before_turned, at))
+      for (const StagePaths::Live& l :
+           paths(added[i].stage_class).of(added[i].span, added[i].before_turned, at))
         prices[i * kWays + l.way] = l.ns;
     }
     prices.back() = double(c.work->message);
