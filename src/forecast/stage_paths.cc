@@ -136,9 +136,13 @@ std::span<const StagePaths::Live> StagePaths::of(ActionSpan plain, bool before_t
   k.prices = at.prices;
   k.live.clear();
   const bool look = at.exact || tried_[span].add(at.profile);
-  for (size_t from = 0; from < kFroms; from++) search(span, ClockFrom(from), at, look);
-  for (size_t way = 0; way < kFetch; way++)
-    if (const double ns = longest_of(span, way, at); ns >= 0) k.live.push_back({way, ns});
+  if (std::vector<size_t>& there = there_[span]; look || there.empty()) {
+    for (size_t from = 0; from < kFroms; from++) search(span, ClockFrom(from), at, look);
+    there.clear();
+    for (size_t way = 0; way < kFetch; way++)
+      if (!ways_[span][way].paths.all.empty()) there.push_back(way);
+  }
+  for (const size_t way : there_[span]) k.live.push_back({way, longest_of(span, way, at)});
   if (const double ns = fetch_[plain].sum(at.prices); ns > 0) {
     k.live.push_back({kFetch, ns});
     if (many_) k.live.push_back({kFetchAgain, ns});

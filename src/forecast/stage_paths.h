@@ -190,6 +190,7 @@ class StagePaths {
   bool many_ = false;                 // a pass uses more units than are gathered ahead
   std::array<Counts, 2> lane_{};      // split or not
   std::array<std::array<Way, kFetch>, kEnd + 1> ways_;
+  std::array<std::vector<size_t>, kEnd> there_;  // ways that have a path
   std::array<Tried, kEnd + 1> tried_;
   struct Known {  // at the previous prices
     uint64_t number = 0;

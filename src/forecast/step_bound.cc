@@ -29,9 +29,14 @@ struct StepBound::Impl {
     struct RankLayers {
       Kinds own{}, before{};
       double messages = 0;
+      bool has_all_of(const RankLayers& o) const {
+        for (size_t k = 0; k < own.size(); k++)
+          if (own[k] < o.own[k] || before[k] < o.before[k]) return false;
+        return messages >= o.messages;
+      }
     };
-    std::vector<RankLayers> by_rank;
-    bool split = false;  // weight gradients are separate passes
+    std::vector<RankLayers> by_rank;  // without those that another one has all of
+    bool split = false;               // weight gradients are separate passes
   };
   std::map<std::tuple<std::string_view, int64_t, int64_t>, Cut> cuts;  // schedule, pp, chunks
   std::map<std::tuple<std::string_view, int64_t, int64_t, int64_t>, std::unique_ptr<PipelinePaths>> pipelines;
@@ -78,6 +83,13 @@ struct StepBound::Impl {
       rank.insert(rank.end(), layers.begin(), layers.end());
       out.of_stage.push_back(class_of(layers));
     }
+    std::vector<Cut::RankLayers> most;
+    for (const Cut::RankLayers& r : out.by_rank) {
+      if (std::any_of(most.begin(), most.end(), [&](const auto& o) { return o.has_all_of(r); })) continue;
+      std::erase_if(most, [&](const auto& o) { return r.has_all_of(o); });
+      most.push_back(r);
+    }
+    out.by_rank = std::move(most);
     for (const Layers& l : ranks)
       if (const int k = class_of(l); std::find(out.ranks.begin(), out.ranks.end(), k) == out.ranks.end())
         out.ranks.push_back(k);

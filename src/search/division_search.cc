@@ -240,10 +240,16 @@ void DivisionSearch::finish(const Division& d) {
       p.time.total = k.least[size_t(order)];
       set_price(q_, price_, p);
     }
+    const bool slow = std::all_of(orders_.begin(), orders_.end(),
+                                  [&](Nearest order) { return is_behind_front(least_[size_t(order)]); });
     for (size_t i = 0; i < shardings_.size() * waits_; i++) {
       if (i % waits_ == 0) sharded_ = {};
       memory_ = {.total = d.totals[k.totals + i]};
       if (memory_.total > room_) continue;
+      if (slow) {
+        out_.unweighed += int64_t(orders_.size());
+        continue;
+      }
       set_sharding(i);
       weigh();
     }
@@ -339,11 +345,19 @@ void DivisionSearch::set_least(Kind& kind) {
   division_.score = std::min(division_.score, p.score);
 }
 
+bool DivisionSearch::is_listed(const Priced& p) const {
+  return !any_ || kept_.size() < size_t(q_.best) || p.score <= kept_.front().priced.score;
+}
+
+// As slow as cut_front()'s limit: any layout stands for its division.
+bool DivisionSearch::is_behind_front(const Priced& p) const {
+  return !is_listed(p) && seconds_of(q_, p) > kFrontTimes * front_least_;
+}
+
 // A layout that takes as little would change nothing: its division, the list and the front have better ones.
 bool DivisionSearch::changes_nothing(Priced p) {
-  if (!any_ || kept_.size() < size_t(q_.best) || p.score <= kept_.front().priced.score) return false;
-  // As slow as cut_front()'s limit: any layout stands for its division.
-  if (seconds_of(q_, p) > kFrontTimes * front_least_) return true;
+  if (is_listed(p)) return false;
+  if (is_behind_front(p)) return true;
   if (p.score <= best_.score) return false;
   p.headroom = q_.figures.memory - memory_.total;
   return std::any_of(out_.front.begin(), out_.front.end(), [&](const Priced& o) { return dominates(o, p); });

@@ -96,6 +96,8 @@ class DivisionSearch {
   void find_leanest();
   void set_least(Kind&);
   bool all_change_nothing();
+  bool is_listed(const Priced&) const;  // or its division has no layout yet
+  bool is_behind_front(const Priced&) const;
   bool changes_nothing(Priced);
   bool changes_nothing(Nearest);
   void price_orders();
