@@ -81,10 +81,10 @@ PipelinePaths::PipelinePaths(std::string_view name, int64_t pp, int64_t chunks, 
       ActionSpan& span = ranks_[r][at].span;
       span = span == kB ? kSummedB : span == kTurnedB ? kTurnedSummedB : kSummedW;
     }
-    find_turned(ranks_[r]);
+    find_next(ranks_[r]);
     for (Step& step : ranks_[r])
       if (step.to < 0 && step.message < 0)
-        step.price = price_of({classes[size_t(step.stage)], step.span, step.before_turned});
+        step.price = price_of({classes[size_t(step.stage)], step.span, step.next});
     find_fetches(ranks_[r]);
   }
   for (std::vector<Step>& rank : ranks_)
@@ -98,20 +98,26 @@ uint32_t PipelinePaths::price_of(const Added& a) {
   return uint32_t(size_t(std::find(added_.begin(), added_.end(), a) - added_.begin()) * kWays);
 }
 
-// Weights of a turned action are gathered during the same stage's previous action.
-void PipelinePaths::find_turned(std::vector<Step>& rank) {
-  std::vector<Step*> before;  // the last pass that used weights, and weight gradients after it
+// Weights of a turned or repeated action are gathered during the same stage's previous action.
+void PipelinePaths::find_next(std::vector<Step>& rank) {
+  Step* before = nullptr;    // the last pass that used weights
+  std::vector<Step*> since;  // weight gradients after it
   for (Step& step : rank) {
     if (step.to >= 0 || step.message >= 0) continue;
-    if (step.kind != Act::W) {
-      if (step.span == kTurnedF || step.span == kDelayedF || step.span == kTurnedB ||
-          step.span == kTurnedSummedB || step.span == kTurnedI) {
-        step.fetched = true;
-        for (Step* b : before) b->before_turned = true;
-      }
-      before.clear();
+    if (step.kind == Act::W) {
+      since.push_back(&step);
+      continue;
     }
-    before.push_back(&step);
+    if (step.span == kTurnedF || step.span == kDelayedF || step.span == kTurnedB ||
+        step.span == kTurnedSummedB || step.span == kTurnedI) {
+      step.fetched = true;
+      before->next = kNextTurned;
+      for (Step* w : since) w->next = kNextTurned;
+    } else if (before && before->stage == step.stage && before->kind == step.kind) {
+      before->next = kNextRepeated;
+    }
+    before = &step;
+    since.clear();
   }
 }
 
@@ -224,15 +230,16 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
           }
           return best ? add(from[best->from], best->price) : Clock{.node = kNone};
         };
-        Clock compute = later(kToCompute), lane = later(kToLane), sum = later(kToSum),
+        Clock done = later(kToDone), passes = later(kToCompute), lane = later(kToLane), sum = later(kToSum),
               sum_before = later(kToSumBefore);
-        if (step.before_turned) {
+        const bool ahead_only = step.fetch > 0 && prices[step.fetch] > 0;
+        if (step.next == kNextTurned || (step.next == kNextRepeated && !ahead_only)) {
           const Clock arrived = later(kToAhead);
           if (arrived.node != kNone)
             c.fetched = arrived;
           else if (step.kind != Act::W)
             c.fetched.reset();
-        } else if (step.fetch > 0 && prices[step.fetch] > 0) {
+        } else if (ahead_only) {
           const Clock ahead = later(kToAhead);
           if (ahead.node != kNone) {
             c.fetched = add(ahead, step.fetch);
@@ -242,7 +249,7 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
               if (way[at] >= 0 && c.fetched->at + way[at] > clock.at)
                 clock = add(*c.fetched, step.price + uint32_t(at));
             };
-            behind(compute, kToCompute), behind(lane, kToLane);
+            behind(done, kToDone), behind(passes, kToCompute), behind(lane, kToLane);
             behind(sum, kToSum), behind(sum_before, kToSumBefore);
           } else if (step.kind != Act::W)
             c.fetched.reset();
@@ -251,7 +258,8 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
         }
         // In the order of issue.
         c.lane = c.fetched && c.fetched->at > lane.at ? *c.fetched : lane;
-        c.before = c.compute = compute;
+        c.before = passes;
+        c.compute = done;
         if (sum.node != kNone) {
           c.sum_before = sum_before.node != kNone ? sum_before : c.sum;
           c.sum = sum;

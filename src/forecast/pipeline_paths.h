@@ -19,7 +19,7 @@ class PipelinePaths {
   struct Added {
     int stage_class = 0;
     ActionSpan span = kF;
-    bool before_turned = false;
+    NextAction next = kNextOther;
     bool operator==(const Added&) const = default;
   };
   // kWays prices for each of these, then the message's.
@@ -55,7 +55,7 @@ class PipelinePaths {
     uint32_t price = 0;    // that of the first way
     uint32_t fetch = 0;    // kFetch or kFetchAgain of the next action that uses weights; 0: none
     bool fetched = false;  // its first weights were gathered before it
-    bool before_turned = false;
+    NextAction next = kNextOther;
     bool first = false;   // the rank's first action
     bool steady = false;  // in the part of the rank's actions that repeats
   };
@@ -67,7 +67,7 @@ class PipelinePaths {
   };
   struct Clocks;
   uint32_t price_of(const Added&);
-  static void find_turned(std::vector<Step>& rank);
+  static void find_next(std::vector<Step>& rank);
   void find_fetches(std::vector<Step>& rank);
   bool search(const std::vector<double>& prices);
   void add_repeats(const std::vector<Node>&, const std::vector<int32_t>& path,

@@ -125,13 +125,15 @@ void StagePaths::ensure(bool split) {
   make(between_[split], order(2));
   find_ahead(split);
   find_turned(split);
+  if (!many_) find_repeated(split);
 }
 
-std::span<const StagePaths::Live> StagePaths::of(ActionSpan plain, bool before_turned, const PricesAt& at) {
-  const size_t span = plain + (before_turned && gathers_in_passes() ? kBeforeTurned : 0);
+std::span<const StagePaths::Live> StagePaths::of(ActionSpan plain, NextAction next, const PricesAt& at) {
+  ensure(plain == kDelayedF || kind_of(plain) == Act::I || kind_of(plain) == Act::W);
+  const bool other = !gathers_in_passes() || (next == kNextRepeated && many_);
+  const size_t span = before(other ? kNextOther : next, plain);
   Known& k = known_[span];
   if (!at.exact && k.number == at.number && k.prices == at.prices) return k.live;
-  ensure(plain == kDelayedF || kind_of(plain) == Act::I || kind_of(plain) == Act::W);
   k.number = at.exact ? 0 : at.number;
   k.prices = at.prices;
   k.live.clear();
@@ -160,7 +162,8 @@ double StagePaths::whole(int64_t microbatches, const PricesAt& at) {
     make(w.program, with_all(std::move(one)));
     const auto norm = size_t(w.program.program.norm);
     w.part = {.program = &w.program,
-              .compute_end = norm,
+              .passes_end = norm,
+              .done = norm,
               .end = norm,
               .last_of_both = true,
               .others = std::vector<char>(norm, 0)};
@@ -177,7 +180,7 @@ double StagePaths::end(const PricesAt& at) {
   ensure(false);
   const bool look = at.exact || tried_[kEnd].add(at.profile);
   search(kEnd, kFromCompute, at, look);
-  return std::max(longest_of(kEnd, way_of(kFromCompute, kToCompute), at),
+  return std::max(longest_of(kEnd, way_of(kFromCompute, kToDone), at),
                   longest_of(kEnd, way_of(kFromCompute, kToLane), at));
 }
 
@@ -293,7 +296,8 @@ void StagePaths::set_part(const StageProgram& p, size_t begin, size_t received, 
   part = {.program = &p,
           .begin = begin,
           .received = received,
-          .compute_end = after_last_pass(p.program, end),
+          .passes_end = after_last_pass(p.program, end),
+          .done = after_last_sum(p.program, end),
           .end = end,
           .others = std::vector<char>(end - begin)};
   for (size_t i = begin; i < end; i++) {
@@ -312,8 +316,8 @@ void StagePaths::find_spans(const StageProgram& p, bool split) {
     for (const auto& [span, begin] :
          {std::pair{turned, after_last_pass(p.program, size_t(a.begin))}, {plain, size_t(a.begin)}}) {
       set_part(p, begin, size_t(a.begin), end, parts_[span]);
-      parts_[span].compute_end =
-          last ? after_last_sum(p.program, size_t(a.end)) : after_last_pass(p.program, size_t(a.end));
+      parts_[span].passes_end = after_last_pass(p.program, size_t(a.end));
+      parts_[span].done = after_last_sum(p.program, size_t(a.end));
     }
   };
   if (split) {
@@ -331,7 +335,8 @@ void StagePaths::find_spans(const StageProgram& p, bool split) {
   parts_[kEnd] = {.program = &p,
                   .begin = size_t(p.program.norm),
                   .received = size_t(p.program.norm),
-                  .compute_end = all,
+                  .passes_end = all,
+                  .done = all,
                   .end = all,
                   .others = std::vector<char>(all, 0)};
 }
@@ -367,10 +372,7 @@ void StagePaths::find_ahead(bool split) {
       part.ahead_is_exact = plain;
     }
     if (!plain && span != kSummedB) continue;
-    if (span == kSummedB) {  // another stage's action comes after it too
-      parts_[span] = parts_[kB];
-      parts_[span].compute_end = after_last_sum(between, end);
-    }
+    if (span == kSummedB) parts_[span] = parts_[kB];  // another stage's action comes after it too
     Prices counts{};
     for (size_t i = begin; i < end; i++) {
       const Op& op = between.ops[i];
@@ -384,13 +386,13 @@ void StagePaths::find_ahead(bool split) {
   }
 }
 
-// Gathers of an action for a turned one after it.
-void StagePaths::set_before_turned(size_t span, const ActionOps& turned) {
-  Part& part = parts_[kBeforeTurned + span];
+// Gathers of an action for the next one. A turned action's own part has those after the last pass.
+void StagePaths::set_gathered(Part& part, const ActionOps& next, bool turned) const {
   const std::vector<Op>& ops = part.program->program.ops;
-  const size_t begin = after_last_pass(part.program->program, size_t(turned.begin));
+  const size_t begin =
+      turned ? after_last_pass(part.program->program, size_t(next.begin)) : size_t(next.begin);
   part.ahead = kNever;
-  for (auto i = size_t(turned.begin); i < size_t(turned.end); i++) {
+  for (auto i = size_t(next.begin); i < size_t(next.end); i++) {
     if (ops[i].kind != OpKind::arrive || ops[i].after < 0) continue;
     const auto gather = size_t(ops[i].after);
     if (gather < part.received || gather >= std::min(begin, part.end)) continue;
@@ -426,12 +428,14 @@ void StagePaths::find_turned(bool split) {
     }
   };
   const auto copy = [&](size_t span, const ActionOps& turned) {
-    parts_[kBeforeTurned + span] = parts_[span];
-    set_before_turned(span, turned);
+    Part& part = parts_[before(kNextTurned, span)];
+    part = parts_[span];
+    set_gathered(part, turned, true);
   };
   const auto plain = [&](size_t span, const ActionOps& a, const ActionOps& turned) {
-    set_part(turned_[split], size_t(a.begin), size_t(a.begin), size_t(a.end), parts_[kBeforeTurned + span]);
-    set_before_turned(span, turned);
+    Part& part = parts_[before(kNextTurned, span)];
+    set_part(turned_[split], size_t(a.begin), size_t(a.begin), size_t(a.end), part);
+    set_gathered(part, turned, true);
   };
   const ActionOps &forward1 = action_of(own, Act::F, 0, 1), &forward2 = action_of(own, Act::F, 0, 2),
                   &back0 = action_of(own, back, 0, 0), &back1 = action_of(own, back, 0, 1);
@@ -442,13 +446,32 @@ void StagePaths::find_turned(bool split) {
   const Program& turned = turned_[split].program;
   plain(split ? kI : kB, action_of(turned, back, 1, 1), action_of(turned, Act::F, 1, 2));
   if (split) {
-    parts_[kBeforeTurned + kDelayedI] = parts_[kBeforeTurned + kI];
+    parts_[before(kNextTurned, kDelayedI)] = parts_[before(kNextTurned, kI)];
     copy(kW, forward2);
-    parts_[kBeforeTurned + kSummedW] = parts_[kSummedW];
+    parts_[before(kNextTurned, kSummedW)] = parts_[kSummedW];
   } else {
     plain(kF, action_of(turned, Act::F, 1, 0), action_of(turned, Act::B, 1, 0));
-    parts_[kBeforeTurned + kSummedB] = parts_[kSummedB];
-    parts_[kBeforeTurned + kTurnedSummedB] = parts_[kTurnedSummedB];
+    parts_[before(kNextTurned, kSummedB)] = parts_[kSummedB];
+    parts_[before(kNextTurned, kTurnedSummedB)] = parts_[kTurnedSummedB];
+  }
+}
+
+void StagePaths::find_repeated(bool split) {
+  Schedule s{.stages = 1, .microbatches = 3, .ranks = {{}}};
+  std::vector<Action>& all = s.ranks[0];
+  const Act back = split ? Act::I : Act::B;
+  for (const Act a : {Act::F, back, Act::W})
+    for (int16_t mb = 0; mb < 3 && (split || a != Act::W); mb++) all.push_back({a, 0, mb});
+  make(repeated_[split], with_all(std::move(s)));
+  for (size_t span = 0; span < kSpans; span++) {
+    const Act kind = kind_of(span);
+    if ((kind == Act::I || kind == Act::W || span == kDelayedF) != split) continue;
+    Part& part = parts_[before(kNextRepeated, span)];
+    part = parts_[span];
+    if (span != kF && span != kB && span != kI) continue;
+    const ActionOps& a = action_of(repeated_[split].program, kind, 0, 1);
+    set_part(repeated_[split], size_t(a.begin), size_t(a.begin), size_t(a.end), part);
+    set_gathered(part, action_of(repeated_[split].program, kind, 0, 2), false);
   }
 }
 
@@ -499,7 +522,7 @@ StagePaths::ToPaths StagePaths::longest(const Part& part, ClockFrom from, const 
     int node = -1;
   };
   std::vector<Node> nodes;
-  Clock compute, lane, at_end, ahead, sum, sum_before;
+  Clock compute, lane, passes, done, ahead, sum, sum_before;
   // After the sum of the actions before that a path comes from.
   const auto after_sum = [&](size_t at) {
     while (at > 0 && ops[at - 1].kind != OpKind::reduce) at--;
@@ -538,7 +561,8 @@ StagePaths::ToPaths StagePaths::longest(const Part& part, ClockFrom from, const 
   for (size_t i = part.begin; i < part.end; i++) {
     if (i == lane_begin && (from == kFromLane || fetched)) lane = {0, -1};
     if (i == part.received) compute = {from == kFromCompute ? 0 : kNoWay, -1};
-    if (i == part.compute_end) at_end = compute;
+    if (i == part.passes_end) passes = compute;
+    if (i == part.done) done = compute;
     if (i == part.ahead) ahead = later(lane, compute);
     if (i == part.ahead && from == kFromAhead) lane = {0, -1};
     const Op& op = ops[i];
@@ -586,11 +610,12 @@ StagePaths::ToPaths StagePaths::longest(const Part& part, ClockFrom from, const 
     }
   }
   if (part.gathered != kNever) ahead = ends[part.gathered - part.begin];
-  if (part.compute_end == part.end) at_end = compute;
+  if (part.passes_end == part.end) passes = compute;
+  if (part.done == part.end) done = compute;
   if (part.ahead == part.end) ahead = later(lane, compute);
   if (part.ahead == part.end && from == kFromAhead) lane = {0, -1};
   const Clock& at_lane = part.last_of_both && compute.now > lane.now ? compute : lane;
-  const std::array<const Clock*, kTos> end = {&at_end, &at_lane, &ahead, &sum, &sum_before};
+  const std::array<const Clock*, kTos> end = {&done, &passes, &at_lane, &ahead, &sum, &sum_before};
   ToPaths paths;
   for (size_t to = 0; to < kTos; to++) {
     if (end[to]->now < 0) continue;

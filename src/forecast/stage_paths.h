@@ -36,6 +36,14 @@ enum ActionSpan : size_t {
   kSummedW,
   kSpans
 };
+// The next action that uses weights. Before the last two, gathers for it are on the action's lane: before a
+// repeated one only if no more units are used than are gathered ahead.
+enum NextAction : size_t {
+  kNextOther,
+  kNextTurned,    // or delayed
+  kNextRepeated,  // the same stage's pass in the same direction
+  kNexts
+};
 // Clocks of a rank. An action adds to each clock after it the longest path from each clock before it.
 enum ClockFrom : size_t {
   kFromCompute,
@@ -49,10 +57,12 @@ enum ClockFrom : size_t {
   kFroms
 };
 enum ClockTo : size_t {
-  kToCompute,
+  kToDone,     // compute goes on: passes, and waits for earlier sums, whose memory the last sum needs
+  kToCompute,  // the last pass
   kToLane,
-  kToAhead,      // the next action's first weights may be gathered; before a turned action: they have arrived
-  kToSum,        // the action's last sum
+  kToAhead,  // the next action's first weights may be gathered; before turned and repeated ones: they have
+             // arrived
+  kToSum,    // the action's last sum
   kToSumBefore,  // the last but one
   kTos
 };
@@ -100,9 +110,7 @@ class StagePaths {
     size_t way = 0;
     double ns = 0;
   };
-  // before_turned: the next action that uses weights is a turned or delayed one, whose gathers are on this
-  // action's lane.
-  std::span<const Live> of(ActionSpan, bool before_turned, const PricesAt&);
+  std::span<const Live> of(ActionSpan, NextAction, const PricesAt&);
   // All operations of a rank with all stages, up to the norm.
   double whole(int64_t microbatches, const PricesAt&);
   // From when all ranks agree on the norm to the end of the step.
@@ -120,14 +128,16 @@ class StagePaths {
     std::vector<int> kinds;  // by layer
     Program program;
   };
-  // Operations [begin, end), less those of other actions; compute ends at compute_end.
+  // Operations [begin, end), less those of other actions; its passes end at passes_end, its waits
+  // for earlier sums at done.
   struct Part {
     const StageProgram* program = nullptr;
-    size_t begin = 0, received = 0, compute_end = 0, end = 0;  // [begin, received): before its messages
-    size_t ahead = kNever;                                     // kToAhead
-    bool ahead_is_exact = false;                               // else it is the earliest place
-    size_t gathered = kNever;                                  // before a turned part: the last gather for it
-    size_t fetched = kNever;  // in a turned part: the previous action's last gather for it
+    size_t begin = 0, received = 0, passes_end = 0, done = 0,
+           end = 0;               // [begin, received): before its messages
+    size_t ahead = kNever;        // kToAhead
+    bool ahead_is_exact = false;  // else it is the earliest place
+    size_t gathered = kNever;     // before a turned part: the last gather for it
+    size_t fetched = kNever;      // in a turned part: the previous action's last gather for it
     bool turned = false;
     bool sums_before = false;   // in [begin, received)
     bool last_of_both = false;  // the end is that of compute, if it is later than the lane's
@@ -154,8 +164,9 @@ class StagePaths {
     bool none = false;
     Paths<Counts> paths;
   };
-  static constexpr size_t kBeforeTurned = kSpans;  // parts from here on
-  static constexpr size_t kEnd = 2 * kSpans;       // a part behind those of actions
+  // The part before such an action.
+  static constexpr size_t before(NextAction next, size_t span) { return size_t(next) * kSpans + span; }
+  static constexpr size_t kEnd = size_t(kNexts) * kSpans;  // a part behind those of actions
 
   WorldWork work_of(const WorldWork&) const;
   Schedule with_all(Schedule) const;
@@ -167,7 +178,8 @@ class StagePaths {
   void set_part(const StageProgram&, size_t begin, size_t received, size_t end, Part&) const;
   void find_ahead(bool split);
   void find_turned(bool split);
-  void set_before_turned(size_t span, const ActionOps& turned);
+  void find_repeated(bool split);
+  void set_gathered(Part&, const ActionOps& next, bool turned) const;
   void search(size_t span, ClockFrom, const PricesAt&, bool look);
   double longest_of(size_t span, size_t way, const PricesAt&) const;
   bool has_way(const Part&, ClockFrom, ClockTo) const;
@@ -183,8 +195,8 @@ class StagePaths {
   Structure structure_;
   WorldWork work_;
   std::array<bool, 2> made_{};
-  std::array<StageProgram, 2> programs_, between_, turned_;  // split or not
-  std::array<Whole, size_t(kWhole)> whole_;                  // by microbatches
+  std::array<StageProgram, 2> programs_, between_, turned_, repeated_;  // split or not
+  std::array<Whole, size_t(kWhole)> whole_;                             // by microbatches
   std::array<Part, kEnd + 1> parts_{};
   std::array<Counts, kSpans> fetch_;  // kFetch
   bool many_ = false;                 // a pass uses more units than are gathered ahead

@@ -181,8 +181,7 @@ struct StepBound::Impl {
     prices.assign(pipeline->message() + 1, kNoWay);
     const std::vector<PipelinePaths::Added>& added = pipeline->added();
     for (size_t i = 0; i < added.size(); i++) {
-      for (const StagePaths::Live& l :
-           paths(added[i].stage_class).of(added[i].span, added[i].before_turned, at))
+      for (const StagePaths::Live& l : paths(added[i].stage_class).of(added[i].span, added[i].next, at))
         prices[i * kWays + l.way] = l.ns;
     }
     prices.back() = double(c.work->message);
@@ -208,7 +207,7 @@ struct StepBound::Impl {
     // The same path without collectives among replicas.
     double passes = 0;
     for (size_t i = 0; i < added.size(); i++)
-      if (const double n = path.counts->of(i * kWays + way_of(kFromCompute, kToCompute)); n > 0)
+      if (const double n = path.counts->of(i * kWays + way_of(kFromCompute, kToDone)); n > 0)
         passes += n * paths(added[i].stage_class).passes_of(added[i].span, at.prices);
     double length = std::max({path.total, out.busiest, least(c), lane(c)});
     if (c.pp == 1 && c.work->zero >= 2)

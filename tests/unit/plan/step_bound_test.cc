@@ -27,7 +27,8 @@ constexpr BoundedRun kBounded[] = {
     {"h100-sxm-8", "llama", 13, 4096, 32, 128}, {"h200-sxm-8", "gpt2", 16, 1024, 16, 512},
     {"gb200-nvl72", "llama", 16, 8192, 64, 64}, {"h100-p5", "mixtral", 8, 4096, 32, 128},
     {"mi300x-8", "mixtral", 16, 4096, 64, 128}, {"h100-sxm-8", "deepseek", 9, 4096, 32, 256},
-    {"tpu-v5p", "llama", 32, 4096, 16, 2048},
+    {"tpu-v5p", "llama", 32, 4096, 16, 2048},   {"gb200-nvl72", "llama", 24, 2048, 64, 128},
+    {"mi300x-8", "mixtral", 8, 2048, 64, 128},
 };
 
 SearchRequest request_of(const BoundedRun& b) {
@@ -57,7 +58,7 @@ SearchRequest request_of(const BoundedRun& b) {
 
 TEST(StepBound, IsBelowTheReplayAndCloseToIt) {
   std::vector<double> errors, divided;  // divided: of ZeRO 3 over several stages
-  const int draws = 70 / test::one_of(1, 4);
+  const int draws = 60 / test::one_of(1, 4);
   int64_t least_seen = 0;
   for (const BoundedRun& b : kBounded) {
     SearchRequest q = request_of(b);
@@ -90,7 +91,7 @@ TEST(StepBound, IsBelowTheReplayAndCloseToIt) {
                  fmt::format("{} layouts, median {:.5f}, 9 of 10 {:.5f}, worst {:.5f}", divided.size(),
                              at(divided, 0.5), at(divided, 0.9), divided.back()));
   EXPECT_LT(at(errors, 0.99), 0.001);
-  EXPECT_LT(errors.back(), 0.02);
+  EXPECT_LT(errors.back(), 0.03);
   EXPECT_LT(at(divided, 0.5), 0.003);
   EXPECT_LT(at(divided, 0.9), 0.015);
   EXPECT_LT(at(divided, 0.97), 0.03);
@@ -194,10 +195,10 @@ TEST(StepBound, ASearchLooksForPathsInEachKindOfStep) {
     EXPECT_NEAR(price_layout(q, p.layout).time.total / p.time.total, 1, 0.05) << text_of(p.layout);
 }
 
-// The first replay is not the best: bounds of these layouts are loose, and a later one is faster by 3.0 %.
+// The first replay is not the best: bounds of these layouts are loose, and a later one is faster by 1.5 %.
 TEST(StepBound, TheSearchGoesOnWhereALaterLayoutMayBeFaster) {
-  SearchRequest q = request_of({"gb200-nvl72", "llama", 24, 2048, 64, 128});
-  q.require = {parse_requirement("zero=3"), parse_requirement("pp>=4")};
+  SearchRequest q = request_of({"h100-p5", "llama", 24, 2048, 64, 128});
+  q.require = {parse_requirement("chunks=12")};
   q.best = kept_to_confirm(q);
   SearchResult r;
   const Confirmation all = search_and_confirm(q, r, {.most = 1, .run = q.run, .by = {.device = q.device}});
