@@ -57,7 +57,7 @@ enum ClockFrom : size_t {
   kFroms
 };
 enum ClockTo : size_t {
-  kToDone,     // compute goes on: passes, and waits for earlier sums, whose memory the last sum needs
+  kToDone,     // passes, and then waits for earlier sums, whose memory the last sum needs
   kToCompute,  // the last pass
   kToLane,
   kToAhead,  // the next action's first weights may be gathered; before turned and repeated ones: they have
