@@ -181,6 +181,14 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
           ways.push_back({f, uint32_t(price), prices[price]});
       begins.push_back(uint32_t(ways.size()));
     }
+  // Whether compute waits behind an action's last pass.
+  std::vector<char> waits(added_.size());
+  for (size_t a = 0; a < added_.size(); a++) {
+    const auto at = [&](ClockTo to) { return ways.begin() + begins[a * kTos + size_t(to)]; };
+    waits[a] =
+        !std::equal(at(kToDone), at(kToCompute), at(kToCompute), at(kToLane),
+                    [](const LiveWay& x, const LiveWay& y) { return x.from == y.from && x.ns == y.ns; });
+  }
   std::vector<Node> nodes;
   size_t steps = 0;
   for (const std::vector<Step>& rank : ranks_) steps += rank.size();
@@ -230,8 +238,8 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
           }
           return best ? add(from[best->from], best->price) : Clock{.node = kNone};
         };
-        Clock done = later(kToDone), passes = later(kToCompute), lane = later(kToLane), sum = later(kToSum),
-              sum_before = later(kToSumBefore);
+        Clock done = later(kToDone), passes = waits[first_way / kTos] ? later(kToCompute) : done,
+              lane = later(kToLane), sum = later(kToSum), sum_before = later(kToSumBefore);
         const bool ahead_only = step.fetch > 0 && prices[step.fetch] > 0;
         if (step.next == kNextTurned || (step.next == kNextRepeated && !ahead_only)) {
           const Clock arrived = later(kToAhead);
