@@ -105,6 +105,7 @@ RunSpec run_of_search(const SearchRequest& q, const std::string& cluster,
                       const std::optional<RunSpec>& given) {
   RunSpec run = given.value_or(RunSpec());
   if (!given) run.optimizer.lr = kAutomatic;
+  if (!given) run.train.checkpoint_every.automatic = true;  // the interval that goodput has
   if (!given && !no_bf16_text(q.device, "bf16").empty()) {
     run.precision.compute = "f16";
     say("note: {} has no bf16: layouts and the run file are of precision.compute = \"f16\"\n", q.device);

@@ -40,7 +40,13 @@ CheckpointPlan checkpoint_plan(const CheckpointCase& c) {
   p.interval_s = std::max(daly_interval(p.stall_s, c.mtbf_s), p.write_s);
   p.steps = checkpoint_steps(p.interval_s, p.write_s, c.step_s);
   if (c.step_s > 0) p.interval_s = double(p.steps) * c.step_s;
-  p.lost = std::min(1.0, checkpoint_waste(p.interval_s, p.stall_s, c.mtbf_s, c.restart_s + p.write_s));
+  const auto lost = [&](double interval_s) {
+    return std::min(1.0, checkpoint_waste(interval_s, p.stall_s, c.mtbf_s, c.restart_s + p.write_s));
+  };
+  p.lost = lost(p.interval_s);
+  if (c.stated.automatic || c.step_s <= 0 || c.stated.count == p.steps) return p;
+  p.stated_steps = c.stated.count;
+  if (c.stated.count > 0) p.stated_lost = lost(double(c.stated.count) * c.step_s);
   return p;
 }
 

@@ -1,6 +1,7 @@
 // Size, save time and cadence of a run's checkpoints, in closed form.
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "spec/cluster_spec.h"
 #include "spec/run_spec.h"
@@ -23,6 +24,7 @@ struct CheckpointCase {
   double step_s = 0;           // a training step
   double mtbf_s = 0;           // mean time between failures of the whole cluster
   double restart_s = 0;        // from a failure to the first step after it
+  CountOrAuto stated = {.automatic = true};  // the run's train.checkpoint_every
 };
 struct CheckpointPlan {
   double bytes = 0;
@@ -33,6 +35,9 @@ struct CheckpointPlan {
   int64_t steps = 1;      // the same in whole steps
   double lost = 0;        // share of time: stalls, and work that failures undo
   double kept = 0;        // checkpoints that the storage has room for; 0 = not known
+  // train.checkpoint_every, if it is a number of steps other than `steps`; 0 = only at the end.
+  std::optional<int64_t> stated_steps;
+  double stated_lost = 0;  // `lost` with a save every stated_steps; 0 = not known
 };
 // A copy in the host's memory is lost with its machine. So a failure goes back to the last checkpoint that is
 // written: on average half an interval and a write before it.

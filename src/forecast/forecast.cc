@@ -255,7 +255,9 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.cost = f.run_s / 3600 * double(run.world()) * cluster.price_per_hour;
   f.watts = run_watts(cluster, run.world());
   const int64_t saved = checkpoint_bytes(run, run.lora.active() ? f.booking.trained : 0);
-  f.checkpoint = checkpoint_plan(checkpoint_case(cluster, double(saved), run.world(), f.step_s));
+  CheckpointCase saves = checkpoint_case(cluster, double(saved), run.world(), f.step_s);
+  saves.stated = run.train.checkpoint_every;
+  f.checkpoint = checkpoint_plan(saves);
   return f;
 }
 

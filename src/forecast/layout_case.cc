@@ -194,6 +194,7 @@ CheckpointCase checkpoint_case_of(const LayoutCase& q, int64_t gpus, double step
   CheckpointCase c = checkpoint_case(site, q.saved_bytes > 0 ? q.saved_bytes : plain, gpus, step_s);
   c.mtbf_s = q.reliability.mtbf_device_s / double(gpus);
   c.restart_s = q.reliability.restart_s;
+  if (q.run) c.stated = q.run->train.checkpoint_every;
   return c;
 }
 

@@ -37,15 +37,20 @@ std::string checkpoint_text(const CheckpointPlan& p) {
   if (p.interval_s > 0)
     s += fmt::format("; save every {} ({}), {:.2g} % of time lost", human_seconds(p.interval_s),
                      counted(p.steps, "step"), 100 * p.lost);
+  if (p.stated_steps) s += fmt::format("; train.checkpoint_every = {}", *p.stated_steps);
+  if (p.stated_steps && p.stated_lost > 0) s += fmt::format(" loses {:.2g} %", 100 * p.stated_lost);
   if (p.write_s == 0) s += "; storage.bandwidth is not stated";
   if (p.kept > 0) s += fmt::format("; storage holds {}", three_digits(p.kept));
   return s;
 }
 
 nlohmann::ordered_json json_of(const CheckpointPlan& p) {
-  return {{"bytes", p.bytes},           {"stall_s", p.stall_s}, {"write_s", p.write_s},
-          {"interval_s", p.interval_s}, {"young_s", p.young_s}, {"steps", p.steps},
-          {"lost_share", p.lost},       {"kept", p.kept}};
+  nlohmann::ordered_json j = {{"bytes", p.bytes},           {"stall_s", p.stall_s}, {"write_s", p.write_s},
+                              {"interval_s", p.interval_s}, {"young_s", p.young_s}, {"steps", p.steps},
+                              {"lost_share", p.lost},       {"kept", p.kept}};
+  if (p.stated_steps) j["stated_steps"] = *p.stated_steps;
+  if (p.stated_steps && p.stated_lost > 0) j["stated_lost_share"] = p.stated_lost;
+  return j;
 }
 
 std::string kinds_text(const ClusterSpec& c) {
