@@ -21,16 +21,21 @@ std::vector<std::string> names_of(const ScoreConstants& constants, const std::st
   return names;
 }
 
-void know(const ScoreConstants& constants, std::string_view option, const std::string& layer,
+// what: the option or the row's key, for the error.
+void know(const ScoreConstants& constants, std::string_view what, const std::string& layer,
           const std::string& name) {
   if (name.empty() || constants.fitted.count(layer + ":" + name)) return;
   const std::vector<std::string> names = names_of(constants, layer);
   const std::string near = suggest(name, names);
-  bad_request("{}: no \"{}\"{}; right is one of: {}", option, printable(name),
+  bad_request("{}: no \"{}\"{}; right is one of: {}", what, printable(name),
               near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(names, ", "));
 }
 
 }  // namespace
+
+void know_software(const ScoreConstants& constants, std::string_view what, const std::string& name) {
+  know(constants, what, "software", name);
+}
 
 FitValues constants_of(const PricedBy& by) {
   const ScoreConstants& constants = by.own ? *by.own : shipped_constants();

@@ -27,6 +27,8 @@ std::string text_of(const PricedBy&);
 double site_slowness(const PricedBy&, int64_t devices);
 // Errors (request): a software or a site of which nothing was measured.
 FitValues constants_of(const PricedBy&);
+// Errors (request): no constants of this software; what: the option or the row's key.
+void know_software(const ScoreConstants&, std::string_view what, const std::string& name);
 // Of software whose waits follow from its order: no collective is exposed by a share.
 FitValues ordered_constants(FitValues);
 // The same with every kernel at the device's peak, no launches and no slow nodes: a step takes no less.

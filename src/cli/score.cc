@@ -1,10 +1,16 @@
 // trireme score: forecasts held against a file of measured runs.
 #include <algorithm>
+#include <iterator>
+#include <set>
 
+#include "base/counted.h"
 #include "base/file.h"
+#include "base/say.h"
+#include "catalog/priced_by.h"
 #include "cli/cli.h"
 #include "published/score.h"
 #include "published/score_curves.h"
+#include "published/score_fit.h"
 
 namespace trireme::cli {
 namespace {
@@ -39,9 +45,46 @@ void refuse_unusable(const std::vector<MeasuredRow>& rows, const std::string& fi
                 rows[0].skipped);
 }
 
+// Notes each row of a file that a fit leaves out, and each step that is far from its forecast.
+void note_doubtful(const std::string& file, const std::vector<MeasuredRow>& rows, const ScoreConstants& c) {
+  constexpr double kFar = 3;  // no published step takes 3 times its forecast
+  constexpr int kMostNotes = 5;
+  int notes = 0;
+  for (const MeasuredRow& r : rows) {
+    const bool timed = r.skipped.empty() && r.step_s > 0;
+    const double times = timed ? r.step_s / forecast_of(r, c.of(r)).middle : 1;
+    if (timed && times < kFar && times > 1 / kFar) continue;
+    if (++notes > kMostNotes) continue;
+    if (timed)
+      say("note: {}: {}: result.{}: a step of {:.4g} s is {:.3g} x its forecast; the fit takes it: is it in "
+          "seconds, of one step?\n",
+          file, r.id, r.metric, r.step_s, times);
+    else
+      say("note: {}: {} is left out: {}\n", file, r.id, r.skipped.empty() ? "no step time" : r.skipped);
+  }
+  if (notes > kMostNotes)
+    say("note: {}: {} more such rows; `trireme score {} --as-is --rows` lists them\n", file,
+        notes - kMostNotes, file);
+}
+
+// A calibration moves constants of sites alone: an unknown software would have none, here and in search.
+void check_calibrated(const std::string& file, const std::vector<MeasuredRow>& rows, const ScoreConstants& c,
+                      const std::string& out) {
+  std::set<std::string> noted;
+  for (const MeasuredRow& r : rows) {
+    if (r.states_software) know_software(c, fmt::format("{}: {}: software", file, r.id), r.software);
+    if (shipped_constants().fitted.contains("site:" + r.site) && noted.insert(r.site).second)
+      say("note: {}: {}: site \"{}\" is of published runs: in {} its constants are replaced; a name of your "
+          "own keeps both\n",
+          file, r.id, r.site, out);
+  }
+}
+
 void score(ScoreRequest q) {
   q.file = q.files.front();
   std::vector<MeasuredRow> rows;
+  const ScoreConstants constants =
+      q.constants.empty() ? shipped_constants() : parse_constants(read_text(q.constants), q.constants);
   for (const std::string& file : q.files) {
     const std::string text = read_text(file);
     if (is_microbench(text)) {
@@ -49,10 +92,11 @@ void score(ScoreRequest q) {
         bad_request("{}: curves of operations and collectives; give this file alone", file);
       return score_curve_file(q, text);
     }
-    for (MeasuredRow& r : read_rows(text, file, shipped_catalog())) rows.push_back(std::move(r));
+    std::vector<MeasuredRow> read = read_rows(text, file, shipped_catalog());
+    if (!q.calibrate.empty()) check_calibrated(file, read, constants, q.calibrate);
+    if (!q.calibrate.empty() || !q.fit.empty()) note_doubtful(file, read, constants);
+    std::move(read.begin(), read.end(), std::back_inserter(rows));
   }
-  const ScoreConstants constants =
-      q.constants.empty() ? shipped_constants() : parse_constants(read_text(q.constants), q.constants);
   if (!q.fit.empty() || !q.calibrate.empty()) {
     const std::string& out = q.fit.empty() ? q.calibrate : q.fit;
     std::vector<const MeasuredRow*> timed;
@@ -61,8 +105,8 @@ void score(ScoreRequest q) {
     if (timed.empty()) bad_request("{}: no row has a step time that can be forecast", q.file);
     const Moves moves = q.fit.empty() ? Moves::sites_alone : Moves::all;
     write_text_atomic(out, save_constants(fit_constants(constants, timed, moves)));
-    print_text("{}: constants {}fitted on {} rows of {}\n", out, q.fit.empty() ? "of sites " : "",
-               timed.size(), q.file);
+    print_text("{}: constants {}fitted on {} of {}\n", out, q.fit.empty() ? "of sites " : "",
+               counted(timed.size(), "row"), q.file);
     return;
   }
   refuse_unusable(rows, q.file);

@@ -49,7 +49,7 @@ class RowFields {
     if (!v) return std::nullopt;
     if (!v->is_number()) wrong(group, key, *v, "a number");
     const auto x = v->get<double>();
-    if (!(x > 0 && x < 1e30)) wrong(group, key, *v, "a number above 0");
+    if (!(x > 0 && x < 1e30)) wrong(group, key, *v, "a number above 0 and below 1e30");
     return x;
   }
   std::string text(std::string_view group, std::string_view key) const {

@@ -125,7 +125,10 @@ void RowReader::read_source() {
     m.dense_layers = std::min(*rule_->dense_layers, m.layers - 1);
   row_.family = rule_->family, row_.software = rule_->software, row_.site = rule_->site;
   if (const std::string own = f_.text("", "site"); !own.empty()) row_.site = printable(own);
-  if (const std::string own = f_.text("", "software"); !own.empty()) row_.software = printable(own);
+  if (const std::string own = f_.text("", "software"); !own.empty()) {
+    row_.software = printable(own);
+    row_.states_software = true;
+  }
   if (const double nic = c_.nic_of(rule_->site); nic > 0) row_.figures.nic = nic;
   row_.publication = c_.publication_of(row_.source);
   s_.attention = rule_->attention, s_.fused_norms = rule_->fused_norms, s_.cut = rule_->cut,

@@ -25,8 +25,9 @@ struct MeasuredRow : Whose {
   MemoryKind memory_kind = MemoryKind::none;
   bool out_of_memory = false;  // the run was tried, and did not fit
   bool cannot_fit = false;     // it ran, and is not forecast: its states alone are more than the device holds
-  std::vector<StepCase> cases;  // several where settings are missing: each is possible
-  size_t likely = 0;            // the first `likely` cases make the forecast, all its interval; 0 = all
+  std::vector<StepCase> cases;   // several where settings are missing: each is possible
+  bool states_software = false;  // else it is the source's
+  size_t likely = 0;             // the first `likely` cases make the forecast, all its interval; 0 = all
   std::span<const StepCase> likely_cases() const {
     return std::span(cases).first(likely > 0 ? std::min(likely, cases.size()) : cases.size());
   }

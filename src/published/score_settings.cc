@@ -238,7 +238,9 @@ void RowReader::check_truth() {
   const double used = step_flops(s_, false) / (row_.step_s * double(gpus_));
   constexpr double kAll = 1.0, kSame = 0.25;
   if (used > kAll * peak_)
-    unusable("{:.0f} TFLOP/s a GPU is more than the peak of {:.0f}", used / 1e12, peak_ / 1e12);
+    unusable(
+        "{:.0f} TFLOP/s a GPU is more than the peak of {:.0f}: a step of {:.4g} s; expected {:.3g} s or more",
+        used / 1e12, peak_ / 1e12, row_.step_s, row_.step_s * used / peak_);
   const auto step = f_.number("result", "step_time_s"), tflops = f_.number("result", "tflops_per_gpu");
   if (step && tflops && !counts_unknown()) {
     const double said = convention_flops() / (*step * double(gpus_) * 1e12);
