@@ -28,9 +28,9 @@ std::string plain(std::string_view name) {
 KnownShape shape_of(const Json& j) {
   KnownShape s;
   s.names = j.at("names").get<std::vector<std::string>>();
+  s.model = ModelSpec::of(j.value("arch", "llama"));
   ModelSpec& m = s.model;
   const auto number = [&](const char* key, int64_t& to) { to = j.value(key, to); };
-  m.arch = "llama";
   number("layers", m.layers), number("hidden", m.hidden), number("heads", m.heads);
   number("kv_heads", m.kv_heads), number("ffn", m.ffn), number("vocab", m.vocab);
   number("head_dim", m.head_dim), number("experts", m.experts);
