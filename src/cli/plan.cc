@@ -122,15 +122,14 @@ void add_plan(CLI::App& app) {
   verb->add_flag("--explain", o.explain, "instead: where memory lives, when ranks synchronise");
   verb->add_flag("--all", o.all, "also ops, memory by bucket, collectives");
   add_price_options(*verb, o.prices, o.region);
-  verb->get_option("--region")->group("");  // --prices names it: the help fits a screen
   verb->add_option("--site", o.site, "cluster whose measured constants price the step");
   verb->add_option("--constants", o.constants, "file of `trireme score --calibrate`, --fit");
   o.routing.add_to(*verb);
   verb->add_flag("--axes", o.axes.wanted, "instead: wire of one layer, by axis and length to --axes-longest");
   verb->add_option("--axes-ranks", o.axes.ranks, "--axes: ranks (default: 2 4 8)");
-  verb->add_option("--axes-longest", o.axes.longest, "--axes: tokens (default: 64 x data.seq_len)")
-      ->group("");
+  verb->add_option("--axes-longest", o.axes.longest, "--axes: tokens (default: 64 x data.seq_len)");
   o.disturbed.add_to(*verb);
+  verb->get_help_ptr()->group("");  // all other options fit a screen
   verb->callback([request, options, verb] {
     reject_unread(*verb, *options);
     check_set_keys("plan", *request);

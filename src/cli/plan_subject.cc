@@ -84,6 +84,12 @@ CLI::Validator number_between(double low, double high) {
       "");
 }
 
+CLI::Validator named_file() {
+  return CLI::Validator(
+      [](std::string& text) { return text.empty() ? std::string("the name is empty; expected a file") : ""; },
+      "");
+}
+
 void refuse_given(const CLI::App& verb, std::span<const char* const> names, std::string_view why) {
   for (const char* name : names)
     if (const CLI::Option* option = verb.get_option_no_throw(name); option && option->count() > 0)

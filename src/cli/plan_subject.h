@@ -74,5 +74,7 @@ void add_price_options(CLI::App& verb, std::string& prices, std::string& region)
 
 // A number from low to high; CLI::Range would take nan.
 CLI::Validator number_between(double low, double high);
+// Rejects an empty file name.
+CLI::Validator named_file();
 
 }  // namespace trireme::cli

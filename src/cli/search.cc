@@ -386,7 +386,9 @@ void SearchOptions::add_to(CLI::App& verb) {
   verb.add_option("--by", by, "rank by step time, cost per token, or time to a loss")
       ->check(CLI::IsMember({"step", "cost", "loss"}))
       ->capture_default_str();
-  verb.add_option("--out", out, "file that the best layout's run file is written to")->type_name("FILE");
+  verb.add_option("--out", out, "file that the best layout's run file is written to")
+      ->type_name("FILE")
+      ->check(named_file());
   verb.add_flag("--all", all, "also prints rejected layouts, every table and the run file");
   verb.add_option("--sweep", sweep, "instead: the best layout for each number of devices: gpus=8..4096");
   verb.add_flag("--largest", largest,
@@ -423,8 +425,8 @@ void SearchOptions::add_to(CLI::App& verb) {
       ->capture_default_str();
   verb.add_option("--price", price, "price of a device-hour (default: the cluster file's)")
       ->check(number_between(0, 1e9));
-  verb.add_option("--mix-svg", mix, "--sweep: SVG of the best layouts' degrees");
-  verb.add_option("--svg", svg, "SVG of the Pareto front, or of --sweep's curve");
+  verb.add_option("--mix-svg", mix, "--sweep: SVG of the best layouts' degrees")->check(named_file());
+  verb.add_option("--svg", svg, "SVG of the Pareto front, or of --sweep's curve")->check(named_file());
 }
 
 PricedBy priced_by(std::string device, const std::string& software, const std::string& site,
@@ -510,6 +512,9 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   set_sizes(q, o, subject);
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);
+  if (!o.as.empty() && by.software.empty())
+    q.constants += fmt::format("{}{} has no measured constants: times are of trireme's own step",
+                               q.constants.empty() ? "" : "; ", o.as);
   q.software = profile_of(by.software);
   const ShapeExtras extras = extras_of(subject.model, q.software);
   q.window = extras.window;
@@ -576,6 +581,7 @@ void add_search(CLI::App& app) {
   verb->get_option("RUN")->required(false);
   auto subject = std::make_shared<PlanSubject>();
   subject->add_to(*verb);
+  verb->get_option("--parameters")->group("");  // a size without a shape has no layouts
   auto options = std::make_shared<SearchOptions>();
   options->add_to(*verb);
   verb->callback([request, subject, options, verb] {

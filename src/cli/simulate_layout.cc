@@ -1,5 +1,6 @@
 #include "cli/simulate_layout.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "base/error_lines.h"
@@ -19,6 +20,10 @@ std::vector<std::string> sets_of_layout(const std::string& text) {
     std::string full = key.find('.') == key.npos ? "layout." + key : key;
     if (key == "micro" || key == "global") full = "batch." + key;
     if (key == "seq") full = "data.seq_len";
+    const auto same = [&](const std::string& set) { return set.starts_with(full + "="); };
+    if (const auto at = std::find_if(sets.begin(), sets.end(), same); at != sets.end())
+      bad_request("--layout: {} is given twice: {} and {}; expected one value", key,
+                  at->substr(full.size() + 1), w.substr(std::min(w.size(), key.size() + 1)));
     sets.push_back(full + w.substr(key.size()));
   }
   return sets;

@@ -431,7 +431,10 @@ nlohmann::ordered_json json_of(const Subject& s, const Numbers& n, const Outcome
                               {"events_per_s", double(all.pieces) / std::max(all.seconds, 1e-9)}};
   if (!s.note.empty()) j["note"] = s.note;
   if (n.closed_s > 0) j["closed_form_s"] = n.closed_s;
-  if (s.memory > 0) j["memory_bytes"] = int64_t(s.memory);
+  int64_t peak = 0;
+  for (const StepRow& r : all.rows) peak = std::max(peak, r.peak);
+  if (peak > 0) j["peak_bytes"] = peak;
+  if (s.memory > 0) j["device_memory_bytes"] = int64_t(s.memory);
   if (failure) j["failure"] = json_of(*failure, s);
   for (const StepRow& r : all.rows) {
     nlohmann::ordered_json use;

@@ -88,7 +88,9 @@ std::string missing(const CLI::App& app, const CLI::App& verb) {
 std::string without_value(const CLI::App& verb, const std::string& what) {
   std::string name = what.substr(0, what.find(':'));
   const CLI::Option* o = option_named(verb, name);
-  return o ? fmt::format("{} takes a value: {}", name, o->get_description()) : what;
+  if (!o) return what;
+  if (o->count() > 1) return fmt::format("{} is given {} times; expected one value", name, o->count());
+  return fmt::format("{} takes a value: {}", name, o->get_description());
 }
 
 // "Could not convert: --tokens = many"

@@ -111,15 +111,23 @@ std::string change_lines(const SearchWhy& w, const SearchLayout& best) {
   return n > 0 ? s : "  no figure changed by up to 64 times makes another division the best\n";
 }
 
-std::string alternative(const SearchRequest& q, const Shown& a, const Shown& best, std::string_view what) {
-  return fmt::format("  {} ({:+.1f} %), {}: {} ({})\n", seconds_text(a.step_s()),
-                     100 * (a.priced->score * a.times() / (best.priced->score * best.times()) - 1),
-                     bytes_text(a.bytes()), text_of(a.priced->layout), what);
+// The number of devices, if the search compares several.
+std::string gpus_text(const SearchRequest& q, const SearchLayout& l) {
+  return q.gpus.size() > 1 ? fmt::format(" on {} GPUs", l.gpus) : "";
 }
 
-// "another division", or how its number of devices or its batch differs.
+std::string alternative(const SearchRequest& q, const Shown& a, const Shown& best, std::string_view what) {
+  const std::string_view ranked = q.by == RankBy::cost   ? " cost"
+                                  : q.by == RankBy::loss ? " time to the loss"
+                                                         : "";
+  return fmt::format("  {} ({:+.1f} %{}), {}: {}{} ({})\n", seconds_text(a.step_s()),
+                     100 * (a.priced->score * a.times() / (best.priced->score * best.times()) - 1), ranked,
+                     bytes_text(a.bytes()), text_of(a.priced->layout), gpus_text(q, a.priced->layout), what);
+}
+
+// "another division", or whether its number of devices or its batch differs.
 std::string difference(const SearchLayout& a, const SearchLayout& best) {
-  if (a.gpus != best.gpus) return fmt::format("{} GPUs", a.gpus);
+  if (a.gpus != best.gpus) return "another number of GPUs";
   if (a.global != best.global) return fmt::format("{} sequences", a.global);
   return a.same_division(best) ? "same division" : "another division";
 }
@@ -237,9 +245,7 @@ std::string found_text(const SearchRequest& q, const SearchResult& r, const Sear
   std::string s;
   const Shown best{&r.best.front(), all ? all->of(r.best.front().layout) : nullptr};
   const Goodput g = goodput_of(q, best.priced->layout.gpus);
-  s += answer_line("layout",
-                   text_of(*best.priced) + numbers_text(q) +
-                       (q.gpus.size() > 1 ? fmt::format(" on {} GPUs", best.priced->layout.gpus) : ""));
+  s += answer_line("layout", text_of(*best.priced) + numbers_text(q) + gpus_text(q, best.priced->layout));
   s += step_line(q, best) + speed_line(q, best) + memory_line(q, best) + binds_line(best);
   if (best.found && !best.found->refused.empty())
     s += answer_line("not run", "this version does not run it: " +

@@ -145,6 +145,7 @@ SearchJson priced_json(const SearchRequest& q, const Priced& p, const Confirmed*
                   {"fits", true},
                   {"cost_per_1e9_tokens", p.cost * times * kPerTokens},
                   {"goodput", goodput_of(q, p.layout.gpus).share}};
+  if (found && found->booked) j["memory"]["booked"] = found->bytes;
   if (q.by == RankBy::loss) j["seconds_to_loss"] = p.score;
   for (const Nearest n : orders_alike(p)) j["orders_alike"].push_back(order_of(n));
   SearchJson tolls;

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "catalog/cluster_data.h"
+#include "cost/flops.h"
 #include "process.h"
 #include "source_dir.h"
 #include "tiny_run.h"
@@ -191,13 +192,49 @@ TEST(Planned, AUsersOwnStepsCalibrateEveryForecast) {
   refused(and_also(run, {"--constants", own, "--axes"}), "--constants: it applies to the forecast of a step");
 }
 
+TEST(Planned, ACalibrationNamesItsDoubtfulRows) {
+  TempFolder tmp;
+  const fs::path file = tmp / "mine.json";
+  const auto calibrated = [&](const json& rows) {
+    put_file(file, rows.dump());
+    return trireme(tmp.path(), {"score", file, "--calibrate", (tmp / "c.json").string()});
+  };
+  const auto said = [](const Ran& r, int code, const std::string& what) {
+    EXPECT_EQ(r.code, code) << r.err;
+    EXPECT_NE(r.err.find(what), std::string::npos) << r.err;
+  };
+  Ran r = calibrated(own_rows({3300, 0.01}));
+  said(r, 0, "mine.json: mine0: result.step_time_s: a step of 3300 s is ");
+  said(r, 0, "mine.json: mine1 is left out: ");
+  said(r, 0, "more than the peak of 989: a step of 0.01 s; expected ");
+  EXPECT_NE(r.out.find("fitted on 1 row of"), std::string::npos) << r.out;
+  const json rows = own_rows({10, 10});
+  json other = rows;
+  other[1]["software"] = "foo";
+  said(calibrated(other), 2, "mine.json: mine1: software: no \"foo\"");
+  other = rows;
+  for (json& row : other) row["site"] = "dgxc";
+  said(calibrated(other), 0, "mine.json: mine0: site \"dgxc\" is of published runs");
+  said(calibrated(own_rows({10, 1e30})), 2,
+       "row 2: result.step_time_s is 1e+30; right is a number above 0 and below");
+  // A row of an unknown source has the attention of search and simulate.
+  other = rows;
+  for (json& row : other) row["source"] = "mine";
+  other[1] = other[0];
+  other[1]["id"] = "flash";
+  other[1]["layout"]["attention"] = "flash";
+  put_file(file, other.dump());
+  const json scored = planned(tmp.path(), {"score", file, "--as-is"})["rows"];
+  EXPECT_EQ(scored[0]["predicted"], scored[1]["predicted"]);
+}
+
 // A device by name has the memory of its file, and one that only a file describes is taken from it.
 TEST(Planned, DevicesByNameAreThoseOfTheFiles) {
   TempFolder tmp;
   const auto fits = [&](const std::string& cluster) {
     const json j = planned(tmp.path(), {"simulate", "--model", "llama3-8B", "--cluster", cluster, "--layout",
                                         "tp=8 micro=1 global=8 seq=4096 sequence=true"});
-    return j["memory_bytes"].get<int64_t>();
+    return j["device_memory_bytes"].get<int64_t>();
   };
   for (const auto& [name, file] : {std::pair("H100", "h100-sxm-8"),
                                    {"H200", "h200-sxm-8"},
@@ -588,6 +625,34 @@ TEST(Planned, ASearchSaysWhatDecides) {
       << r.err;
 }
 
+TEST(Planned, AnAnswerNamesItsDevicesPricesAndBytes) {
+  TempFolder tmp;
+  const std::vector<std::string> search = {"search", "--model", "Qwen2.5-0.5B", "--cluster", "H100",
+                                           "--gpus", "8",       "--seq",        "2048",      "--global-batch",
+                                           "64"};
+  const auto line = [&](const std::vector<std::string>& more, const std::string& begins) {
+    const Ran r = trireme(tmp.path(), and_also(search, more));
+    EXPECT_EQ(r.code, 0) << r.err;
+    for (const std::string& l : lines_of(r.out))
+      if (l.starts_with(begins)) return l;
+    return r.out;
+  };
+  EXPECT_EQ(line({"--as", "deepspeed"}, "  prices"),
+            "  prices      deepspeed has no measured constants: times are of trireme's own step");
+  const std::regex alternative("  [0-9.]+ m?s \\([+-][0-9.]+ % cost\\), .* on [0-9]+ GPUs \\(.*");
+  const Ran fewer = trireme(tmp.path(), and_also(search, {"--by", "cost", "--fewer", "--price", "2.5"}));
+  int named = 0;
+  for (const std::string& l : lines_of(fewer.out)) named += std::regex_match(l, alternative);
+  EXPECT_GT(named, 0) << fewer.out;
+  const json found = planned(tmp.path(), and_also(search, {"--out", (tmp / "q.toml").string()}));
+  const double booked = found["best"]["memory"]["booked"];
+  EXPECT_NE(line({}, "  memory").find(bytes_text(booked)), std::string::npos);
+  // Biases of q, k and v: 24 layers of 896 + 2 x 128.
+  const ModelSpec qwen = load_run(tmp / "q.toml").model;
+  EXPECT_EQ(qwen.arch, "qwen2");
+  EXPECT_EQ(parameters(qwen), 494032768);
+}
+
 TEST(Planned, ASearchedLayoutOfANamedModelIsARunFile) {
   TempFolder tmp;
   const std::string file = (source_dir() / "configs/cluster/h100-p5.toml").string();
@@ -605,8 +670,24 @@ TEST(Planned, ASearchedLayoutOfANamedModelIsARunFile) {
     EXPECT_EQ(run.model.kv_heads, 8);
     EXPECT_EQ(run.model.ffn, 14336);
     EXPECT_EQ(run.model.moe_ffn, cluster == file ? 14336 : 0);
-    expect_as_searched(found, planned(tmp.path(), {"plan", (tmp / "best.toml").string()})["candidates"][0]);
+    EXPECT_TRUE(run.train.checkpoint_every.automatic);  // the cadence that goodput has
+    const json one = planned(tmp.path(), {"plan", (tmp / "best.toml").string()})["candidates"][0];
+    expect_as_searched(found, one);
+    const json& saves = found["best"]["checkpoint"];
+    EXPECT_EQ(one["checkpoint"]["steps"], saves["steps"]);
+    EXPECT_FALSE(saves.contains("stated_steps"));
+    EXPECT_FALSE(one["checkpoint"].contains("stated_steps"));
   }
+  const std::vector<std::string> best = {"simulate", (tmp / "best.toml").string(), "--fail", "1@7200",
+                                         "--set",    "train.steps=100000000"};
+  const json broken = planned(tmp.path(), best);
+  EXPECT_EQ(broken["failure"]["checkpoint_every"],
+            planned(tmp.path(), {"plan", best[1]})["candidates"][0]["checkpoint"]["steps"]);
+  EXPECT_GT(broken["device_memory_bytes"], broken["peak_bytes"]);
+  const json stated =
+      planned(tmp.path(), {"plan", best[1], "--set", "train.checkpoint_every=7"})["candidates"][0];
+  EXPECT_EQ(stated["checkpoint"]["stated_steps"], 7);
+  EXPECT_GT(stated["checkpoint"]["stated_lost_share"], stated["checkpoint"]["lost_share"]);
   // A device by name has the link to its host, in search as in plan.
   const json waits = planned(tmp.path(), {"search", "--model", "llama3-70B", "--cluster", "H100", "--gpus",
                                           "4", "--global-batch", "4", "--seq", "4096"});
