@@ -1,7 +1,5 @@
 #include "cli/estimate_walls.h"
 
-#include <numeric>
-
 #include "base/say.h"
 #include "catalog/catalog.h"
 #include "catalog/price_list.h"
@@ -57,15 +55,8 @@ StepForecast forecast_of(PlannedRun& p, RunBytes& total) {
           .tokens = double(f.tokens),
           .source = f.closed_form ? "closed form, as in trireme search"
                     : f.expected  ? "expected, trireme plan"
-                                  : "at the roof, trireme plan"};
-}
-
-// Settings of the run that total bytes in closed form do not count.
-std::string not_counted(const LayoutSpec& l) {
-  std::string s;
-  if (l.recompute == "selective") s += ", selective recompute";
-  if (l.offload != "none") s += ", offload";
-  return s;
+                                  : "bound, trireme plan",
+          .bound = !f.expected};
 }
 
 // The run's own model and layout, on --cluster or its own machine. MFU: on meta, or of a device by name,
@@ -84,7 +75,6 @@ void from_run(const RunRequest& request, const WallsRequest& q, const std::strin
   }
   const RunSpec& run = planned.run;
   c.of_run = true;
-  c.left_out = not_counted(run.layout);
   c.saved_bytes = double(checkpoint_bytes(run));
   c.compute = run.precision.compute;
   c.name = model_name(run.model);
@@ -100,26 +90,42 @@ void from_run(const RunRequest& request, const WallsRequest& q, const std::strin
   c.tokens = double(samples_until(run.batch, run.train.steps)) * double(run.data.seq_len);
 }
 
-// What --tp, --pp and --microbatches say is enough for the calibrated closed form.
-void forecast_by_closed_form(WallsCase& c) {
-  if (!c.model || c.seq == 0 || c.microbatches == 0 || c.figures.bf16 == 0 || c.figures.attention == 0)
-    return;
-  StepCase step{.model = *c.model,
-                .seq = c.seq,
-                .tp = c.tp,
-                .pp = c.pp,
-                .dp = int64_t(c.replicas()),
-                .micro = c.micro,
-                .microbatches = c.microbatches,
-                .chunks = c.chunks,
-                .zero = 1,
-                .recompute = c.recompute ? 1.0 : 0.0};
-  if (c.model->moe()) step.ep = std::gcd(c.model->experts, step.dp * step.tp);
-  c.forecast = closed_form_step(step, c.device, c.figures);
+// The layout that --tp, --pp, ... say. Sequences of a step: those of --microbatches, else of one.
+SearchLayout layout_of_options(const WallsCase& c) {
+  SearchLayout l{.gpus = c.gpus, .tp = c.tp, .pp = c.pp, .dp = int64_t(c.replicas()), .ep = c.ep};
+  l.micro = c.micro;
+  l.global = l.dp * c.micro * std::max<int64_t>(1, c.microbatches);
+  l.chunks = c.chunks;
+  l.schedule = c.chunks > 1 ? "interleaved" : "1f1b";
+  l.again = c.recompute ? Again::full : Again::none;
+  l.zero = c.zero;
+  return l;
+}
+
+// A trireme run of the options' model and layout, with the types that search's runs have. Its bytes and its
+// step are those that search prices.
+void price_as_search(WallsCase& c, const SubjectDevice& device) {
+  if (!c.model || c.seq == 0 || device.name.empty()) return;
+  if (int64_t(c.replicas()) * c.tp % c.ep != 0) return;  // --ep without --gpus
+  PlannedRun p{.run = {}, .cluster = {}, .device = device, .note = "", .asked = {}};
+  LayoutCase q;
+  q.model = *c.model;
+  q.seq = c.seq;
+  q.software = kTrireme;
+  p.run = resolve(with_layout(run_of(q, std::nullopt), layout_of_options(c)), {.native_bf16 = true});
+  c.total = searched_bytes(p.run, device);
+  if (c.total) c.total->source = "priced as trireme search";
+  if (c.mfu > 0 || c.microbatches == 0) return;
+  try {
+    complete_figures(p.device, c.gpus, "--cluster");
+    c.forecast = replayed_form_of(p);
+  } catch (const Error& e) {
+    if (e.fault != Fault::request) throw;
+  }
 }
 
 // Options of experts and of chunks that this model or this pipeline has no use for.
-void refuse_without_use(const WallsRequest& q, const WallsCase& c, bool gpus_given) {
+void refuse_without_use(const WallsRequest& q, const WallsCase& c) {
   const int64_t experts = c.model ? c.model->experts : 0;
   for (const auto& [name, n] : {std::pair{"--ep", q.ep}, {"--top-k", q.top_k}}) {
     if (n <= 1 || experts > 0) continue;
@@ -129,24 +135,49 @@ void refuse_without_use(const WallsRequest& q, const WallsCase& c, bool gpus_giv
   }
   if (experts > 0 && q.top_k > experts)
     bad_request("--top-k = {}: {} has {} experts; expected 1 to {}", q.top_k, c.name, experts, experts);
-  if (experts > 0 && experts % q.ep != 0)
-    bad_request("--ep = {}: must divide the {} experts of {}", q.ep, experts, c.name);
-  if (gpus_given && int64_t(c.replicas()) % q.ep != 0)
-    bad_request("--ep = {}: must divide the {} replicas (--gpus {} / (--tp {} x --pp {}))", q.ep,
-                int64_t(c.replicas()), c.gpus, c.tp, c.pp);
   if (q.chunks > 1 && q.pp == 1)
     bad_request("--chunks = {}: a pipeline's ranks have chunks; give --pp 2 or more, or leave it out",
                 q.chunks);
-  if (c.model && q.pp * q.chunks > c.model->layers)
-    bad_request("--chunks = {}: with --pp {} that is {} stages, and {} has {} layers", q.chunks, q.pp,
-                q.pp * q.chunks, c.name, c.model->layers);
 }
 
 void refuse_contradictions(const WallsCase& c) {
   if (c.gpus % (c.tp * c.pp) != 0)
     bad_request("--gpus: {} is no multiple of --tp {} x --pp {}", c.gpus, c.tp, c.pp);
   if (c.reach > 0 && c.used() == 0) bad_request("--reach: {} of what? --mfu says what the run has", c.reach);
-  if (c.model && c.pp > c.model->layers) bad_request("--pp: {} stages for {} layers", c.pp, c.model->layers);
+}
+
+// The option whose value the refusal concerns.
+std::string refused_option(Refusal r, const WallsCase& c) {
+  if (r == Refusal::layers) return fmt::format("--pp = {}", c.pp);
+  if (r == Refusal::experts) return fmt::format("--ep = {}", c.ep);
+  return fmt::format("--tp = {}", c.tp);
+}
+
+// Refuses what search refuses of the model in this layout. Without --gpus, --ep may exceed the devices that
+// the other options need.
+void refuse_layout(const WallsCase& c, bool gpus_given) {
+  if (!c.model) return;
+  const ModelSpec& m = *c.model;
+  constexpr double kMostSequences = 1e12;  // per step, so that 64 bits count the tokens
+  if (const double n = c.replicas() * double(c.micro) * double(std::max<int64_t>(1, c.microbatches));
+      n > kMostSequences)
+    bad_request("--microbatches = {}: {:.3g} sequences a step; expected at most {:.0e}", c.microbatches, n,
+                kMostSequences);
+  // Without --seq no sequence is divided.
+  const int64_t seq = c.seq > 0 ? c.seq : c.tp;
+  if (const Refusal r = division_refusal(m, seq, layout_of_options(c)); r != Refusal::count)
+    bad_request("{}: {}: {} has {} heads, {} of keys and values, {} layers{}", refused_option(r, c),
+                text_of(r), c.name, m.heads, m.kv_heads, m.layers,
+                m.moe() ? fmt::format(", {} experts", m.experts) : "");
+  if (const int64_t ranks = int64_t(c.replicas()) * c.tp; gpus_given && ranks % c.ep != 0)
+    bad_request("--ep = {}: must divide the {} ranks of a stage (--gpus {} / --pp {})", c.ep, ranks, c.gpus,
+                c.pp);
+  if (c.chunks > 1 && !chunks_divide(m.layers, c.pp, c.chunks))
+    bad_request("--chunks = {}: --pp {} x {} stages do not divide the {} layers of {}", c.chunks, c.pp,
+                c.chunks, m.layers, c.name);
+  if (c.chunks > 1 && c.microbatches % c.pp != 0)
+    bad_request("--chunks = {}: --microbatches {} must be a multiple of --pp {} with interleaved chunks",
+                c.chunks, c.microbatches, c.pp);
 }
 
 }  // namespace
@@ -218,6 +249,8 @@ void estimate_walls(const WallsRequest& q, const PlanSubject& subject, const Run
   const std::string none = no_bf16_text(device.name, c.compute);
   if (!none.empty()) say("note: {}\n", none);
   c.active = c.model && c.model->moe() ? active_parameters(*c.model) : c.parameters;
+  if (c.of_run && !device.name.empty() && device.figures.bf16 == 0)
+    say("note: {} has no peak.{}: no time and no cost follow\n", device.name, c.compute);
   c.device = device.name, c.device_source = device.source, c.figures = device.figures;
   c.mtbf_hours = q.mtbf_hours > 0 ? q.mtbf_hours : device.mtbf_hours;
   c.save_s = q.save_s;
@@ -240,8 +273,11 @@ void estimate_walls(const WallsRequest& q, const PlanSubject& subject, const Run
     c.saves = checkpoint_plan(saves);
   }
   refuse_contradictions(c);
-  if (request.file.empty()) refuse_without_use(q, c, subject.gpus > 0);
-  if (c.mfu == 0 && c.forecast.step_s == 0) forecast_by_closed_form(c);
+  if (request.file.empty()) {
+    refuse_without_use(q, c);
+    refuse_layout(c, subject.gpus > 0);
+    price_as_search(c, device);
+  }
   if (walls_of(c).empty())
     bad_request(
         "estimate: nothing is given; it takes a run file, --model or --parameters, and --tokens, --cluster, "

@@ -22,7 +22,7 @@ BlockParameters block_of(const StepCase& c, bool experts) {
   const ModelSpec& m = c.model;
   BlockParameters b{.dense = double(block_parameters(m, 1, experts)) / double(c.tp)};
   if (!experts) return b;
-  const double all = double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn);
+  const double all = block_expert_parameters(m);
   b.dense -= all / double(c.tp), b.experts = all / double(c.ep * c.expert_tp);
   return b;
 }

@@ -12,10 +12,8 @@ Stored stored(const StepCase& c) {
   const double with = double(m.expert_blocks()), without = double(m.layers) - with;
   Stored s;
   if (with > 0) {
-    s.experts =
-        with * double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn) / double(c.ep * c.expert_tp) / pp;
-    s.dense = with *
-              (double(block_parameters(m, 1)) - double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn));
+    s.experts = with * block_expert_parameters(m) / double(c.ep * c.expert_tp) / pp;
+    s.dense = with * (double(block_parameters(m, 1)) - block_expert_parameters(m));
   }
   if (without > 0) s.dense += without * double(block_parameters(m, 1, false));
   s.dense = s.dense / (tp * pp) + double(m.hidden) * double(m.vocab) / tp * (c.pp == 1 && !m.tied ? 2 : 1);

@@ -571,7 +571,7 @@ ActionSeconds head_actions(const StepCase& c, const DeviceFigures& d, const FitV
 
 HeldParameters layer_held(const StepCase& c, bool experts) {
   const ModelSpec& m = c.model;
-  const double all = experts ? double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn) : 0;
+  const double all = experts ? block_expert_parameters(m) : 0;
   return {(double(block_parameters(m, 1, experts)) - all) / double(c.tp), all / double(c.ep * c.expert_tp)};
 }
 

@@ -62,43 +62,86 @@ double checkpoint_bytes_of(const WallsCase& c) {
   return c.saved_bytes > 0 ? c.saved_bytes : double(checkpoint_bytes_per_parameter({})) * c.parameters;
 }
 
-// Bytes of 16-bit gradients that a device has.
-double gradient_bytes(const WallsCase& c) {
-  constexpr double kHalf = 2;
-  return kHalf * c.parameters / double(c.tp * c.pp);
+// Parameters of one device before ZeRO, and the number of devices with the same ones. Experts are divided
+// by ep, which is part of replicas and of tensor parallel ranks, as in trireme's runs; all others by tp.
+struct Held {
+  double dense = 0, experts = 0;
+  double replicas = 1, expert_replicas = 1;
+};
+Held held_by_one(const WallsCase& c) {
+  const double experts =
+      c.model && c.model->moe() ? double(c.model->expert_blocks()) * block_expert_parameters(*c.model) : 0;
+  const double pp = double(c.pp);
+  const double tp = double(c.tp);
+  const double ep = double(c.ep);
+  return {.dense = (c.parameters - experts) / (tp * pp),
+          .experts = experts / (ep * pp),
+          .replicas = c.replicas(),
+          .expert_replicas = std::max(1.0, c.replicas() * tp / ep)};
 }
 
-// Bytes that a replica sends in an all-reduce of them, by a ring.
+double device_state_bytes(const WallsCase& c, int zero) {
+  const Held h = held_by_one(c);
+  return zero_state_bytes(h.dense, zero, h.replicas, c.per) +
+         zero_state_bytes(h.experts, zero, h.expert_replicas, c.per);
+}
+
+constexpr double kHalf = 2;  // bytes of a 16-bit gradient
+
+// Bytes of 16-bit gradients that a device has.
+double gradient_bytes(const WallsCase& c) {
+  const Held h = held_by_one(c);
+  return kHalf * (h.dense + h.experts);
+}
+
+// Bytes that a device sends in an all-reduce of them, by a ring.
 double gradient_bytes_sent(const WallsCase& c) {
-  return 2 * (c.replicas() - 1) / c.replicas() * gradient_bytes(c);
+  const Held h = held_by_one(c);
+  const auto ring = [](double n) { return 2 * (n - 1) / n; };
+  return kHalf * (ring(h.replicas) * h.dense + ring(h.expert_replicas) * h.experts);
+}
+
+// "P / (tp pp)", of which experts have another divisor, and another number of replicas.
+std::string held_numbers(const WallsCase& c) {
+  const Held h = held_by_one(c);
+  const double parts = double(c.tp * c.pp);
+  if (h.experts == 0)
+    return fmt::format("P = {}, n = {}, tp pp = {}", plain_number(c.parameters), h.replicas, parts);
+  return fmt::format("P = {}, n = {}, tp pp = {}; of experts P = {}, n = {}, ep pp = {}",
+                     plain_number(h.dense * parts), h.replicas, parts,
+                     plain_number(h.experts * double(c.ep * c.pp)), h.expert_replicas, c.ep * c.pp);
 }
 
 void add_zero(const WallsCase& c, std::vector<Worked>& lines) {
-  const double n = c.replicas(), memory = c.figures.memory;
+  const double memory = c.figures.memory;
   static constexpr std::array<const char*, 4> kFormula = {
       "(w + g + o) P / (tp pp)", "(w + g + o / n) P / (tp pp)", "(w + (g + o) / n) P / (tp pp)",
       "(w + g + o) / n P / (tp pp)"};
-  const double parts = double(c.tp * c.pp), most = std::numeric_limits<double>::infinity();
+  const Held held = held_by_one(c);
+  const bool plain = held.experts == 0;
+  const double most = std::numeric_limits<double>::infinity();
+  const double whole = device_state_bytes(c, 0);
   for (int zero = 0; zero <= 3; ++zero) {
-    const double bytes = zero_state_bytes(c.parameters / parts, zero, n, c.per),
-                 saving = zero_saving(zero, n, c.per), limit = zero_saving(zero, most, c.per),
-                 traffic = zero_traffic(zero, double(std::max<int64_t>(1, c.microbatches)));
+    const double bytes = device_state_bytes(c, zero);
+    const double saving = whole / bytes;
+    const double limit = zero_saving(zero, most, c.per);
+    const double traffic = zero_traffic(zero, double(std::max<int64_t>(1, c.microbatches)));
     Worked w{.key = fmt::format("zero{}", zero),
              .what = fmt::format("on each, ZeRO {}", zero),
              .value = bytes,
              .unit = "bytes"};
     w.text = decimal(bytes, "B");
-    if (zero > 0)
-      w.text += fmt::format(", {:.3g} x less", saving) +
-                (zero == 3 ? " (as many times as replicas)" : fmt::format(" (at most {:.0f} x)", limit));
+    if (zero > 0) w.text += fmt::format(", {:.3g} x less", saving);
+    if (zero > 0 && (plain || zero < 3))
+      w.text += zero == 3 ? " (as many times as replicas)" : fmt::format(" (at most {:.0f} x)", limit);
     w.text += fmt::format(", {:.3g} x the traffic of data parallelism", traffic);
     if (c.microbatches > 1)
       w.text += fmt::format(", {} a step", decimal(traffic * gradient_bytes_sent(c), "B"));
     if (memory > 0) w.text += bytes <= memory ? "" : ": DOES NOT FIT";
     w.formula = kFormula[size_t(zero)];
-    w.numbers = fmt::format("w = {}, g = {}, o = {}, P = {}, n = {}, tp pp = {}",
-                            of_bucket(c.per, Bucket::weights), of_bucket(c.per, Bucket::grads),
-                            of_bucket(c.per, Bucket::optimizer), plain_number(c.parameters), n, parts);
+    w.numbers =
+        fmt::format("w = {}, g = {}, o = {}, {}", of_bucket(c.per, Bucket::weights),
+                    of_bucket(c.per, Bucket::grads), of_bucket(c.per, Bucket::optimizer), held_numbers(c));
     w.also = {{"saving", saving}, {"traffic", traffic}, {"sent", traffic * gradient_bytes_sent(c)}};
     if (zero < 3) w.also.emplace_back("saving_at_most", limit);
     lines.push_back(w);
@@ -127,6 +170,11 @@ double mean_layer_bytes(const WallsCase& c, AttentionKind attention) {
          (with < 1 ? (1 - with) * layer_activations(step, false) : 0);
 }
 
+// "at least ": what follows from a bound of the step.
+std::string at_least(const WallsCase& c) {
+  return c.mfu == 0 && c.forecast.bound ? "at least " : "";
+}
+
 // The bytes that `trireme plan` or `trireme search` prints.
 Worked total_of_run(const WallsCase& c) {
   const RunBytes& t = *c.total;
@@ -144,23 +192,20 @@ Worked total_of_run(const WallsCase& c) {
   return w;
 }
 
-// State and activations of a device: of the first stage, 1F1B has min(p, m) microbatches in flight.
-Worked total_line(const WallsCase& c) {
-  if (c.total) return total_of_run(c);
-  const double state = zero_state_bytes(c.parameters / double(c.tp * c.pp), c.zero, c.replicas(), c.per);
+// State and activations of a device. The first stage has min(p, m) microbatches of 1F1B in flight. A run has
+// more, so the line does not say if it fits.
+Worked parts_line(const WallsCase& c) {
+  const double state = device_state_bytes(c, c.zero);
   const double layer = c.recompute ? 2.0 * double(c.seq) * double(c.micro) * double(c.model->hidden)
                                    : mean_layer_bytes(c, AttentionKind::flash);
   const auto flight = double(std::min(c.pp, std::max<int64_t>(1, c.microbatches)));
   const double layers = double(c.model->layers) / double(c.pp);
   const double bytes = state + flight * layers * layer;
-  Worked w{.key = "total",
-           .what = "one device in total, without logits" + c.left_out,
+  Worked w{.key = "state_and_activations",
+           .what = "one device, state and activations alone",
            .value = bytes,
            .unit = "bytes",
-           .text = decimal(bytes, "B")};
-  if (c.figures.memory > 0)
-    w.text += fmt::format(" of {}{}", decimal(c.figures.memory, "B"),
-                          bytes <= c.figures.memory ? "" : ": DOES NOT FIT");
+           .text = decimal(bytes, "B") + "; no logits, buffers, workspaces, drivers or libraries"};
   w.formula = "state of its ZeRO + min(p, m) L / p activations of a layer";
   w.numbers = fmt::format("{} (ZeRO {}) + {:.0f} x {:.4g} x {}", plain_number(state), c.zero, flight, layers,
                           plain_number(layer));
@@ -195,7 +240,6 @@ void add_activations(const WallsCase& c, std::vector<Worked>& lines) {
 
 // Their type decides between 16 and 18 bytes per parameter.
 const char* gradients_text(const WallsCase& c) {
-  constexpr double kHalf = 2;
   return of_bucket(c.per, Bucket::grads) == kHalf ? "gradients in 16 bits" : "gradients in f32";
 }
 
@@ -251,7 +295,11 @@ WorkedSection memory_wall(const WallsCase& c) {
                  {}});
   }
   if (c.replicas() > 1) add_zero(c, l);
-  if (c.model && c.seq > 0) add_activations(c, l), l.push_back(total_line(c));
+  if (c.model && c.seq > 0) {
+    add_activations(c, l);
+    if (!c.of_run) l.push_back(parts_line(c));
+  }
+  if (c.total) l.push_back(total_of_run(c));
   const double saved = checkpoint_bytes_of(c) / c.parameters;
   l.push_back({"checkpoint",
                "a checkpoint (f32 weights and moments)",
@@ -266,7 +314,8 @@ WorkedSection memory_wall(const WallsCase& c) {
 
 // What each replica sends, and receives, for the gradients of a step: a ring's reduce-scatter and all-gather.
 void add_traffic(const WallsCase& c, std::vector<Worked>& l) {
-  const double n = c.replicas(), buffer = gradient_bytes(c), bytes = gradient_bytes_sent(c);
+  const double buffer = gradient_bytes(c);
+  const double bytes = gradient_bytes_sent(c);
   Worked w{.key = "gradients_sent",
            .what = "each sends for gradients in a step (ZeRO 0)",
            .value = bytes,
@@ -274,7 +323,11 @@ void add_traffic(const WallsCase& c, std::vector<Worked>& l) {
            .text = fmt::format("{}, {:.3f} x the gradients' {}", decimal(bytes, "B"), bytes / buffer,
                                decimal(buffer, "B")),
            .formula = "2 (n - 1) / n M, ring, M in 16 bits",
-           .numbers = fmt::format("2 x {} / {} x {}", n - 1, n, plain_number(buffer))};
+           .numbers = ""};
+  const Held held = held_by_one(c);
+  w.numbers = held.experts > 0
+                  ? fmt::format("M = {}; {}", plain_number(buffer), held_numbers(c))
+                  : fmt::format("2 x {} / {} x {}", held.replicas - 1, held.replicas, plain_number(buffer));
   const bool near = double(c.gpus) <= c.figures.near;
   const double bandwidth = near ? c.figures.bus : c.figures.nic;
   if (bandwidth > 0) {
@@ -480,7 +533,7 @@ WorkedSection time_wall(const WallsCase& c) {
   if (c.mfu == 0 && c.forecast.step_s > 0) {
     const StepForecast& f = c.forecast;
     l.push_back({"mfu",
-                 "MFU, forecast",
+                 f.bound ? "MFU, at most" : "MFU, forecast",
                  f.mfu,
                  "1",
                  fmt::format("{} of exact FLOPs ({})", percent_of(f.mfu), f.source),
@@ -489,7 +542,8 @@ WorkedSection time_wall(const WallsCase& c) {
                  {}});
     if (c.tokens > 0)
       l.push_back(time_line(
-          "seconds", devices_text(c.gpus) + ", forecast", run_seconds(c), "D / tokens of a step x step",
+          "seconds", devices_text(c.gpus) + (f.bound ? ", at least" : ", forecast"), run_seconds(c),
+          "D / tokens of a step x step",
           fmt::format("{} / {} x {:.4g}", plain_number(c.tokens), plain_number(f.tokens), f.step_s)));
   }
   if (c.parameters > 0 && c.replicas() > 1) add_traffic(c, l);
@@ -564,7 +618,7 @@ WorkedSection cost_wall(const WallsCase& c) {
                  "device-hours",
                  hours,
                  "h",
-                 amount(hours),
+                 at_least(c) + amount(hours),
                  "n x time",
                  fmt::format("{} x {:.4g} h", c.gpus, run_seconds(c) / kHour),
                  {}});
@@ -574,7 +628,7 @@ WorkedSection cost_wall(const WallsCase& c) {
                    "cost",
                    hours * c.price,
                    "money",
-                   money_text(amount(hours * c.price), c.currency),
+                   at_least(c) + money_text(amount(hours * c.price), c.currency),
                    "device-hours x price",
                    fmt::format("{:.6g} x {}", hours, c.price),
                    {}});
@@ -587,7 +641,7 @@ WorkedSection cost_wall(const WallsCase& c) {
                  "energy",
                  energy,
                  "kWh",
-                 fmt::format("{} at {}", decimal(kKilo * energy, "Wh"), c.power),
+                 fmt::format("{}{} at {}", at_least(c), decimal(kKilo * energy, "Wh"), c.power),
                  "power x time",
                  fmt::format("{} W x {:.4g} h", plain_number(c.watts), run_seconds(c) / kHour),
                  {}});
@@ -606,7 +660,7 @@ WorkedSection cost_wall(const WallsCase& c) {
                  "of the peak unused",
                  1 - c.used(),
                  "1",
-                 percent_of(1 - c.used()),
+                 at_least(c) + percent_of(1 - c.used()),
                  "1 - MFU",
                  fmt::format("1 - {:.4g}", c.used()),
                  {}});
@@ -629,16 +683,6 @@ std::vector<WorkedSection> walls_of(const WallsCase& c) {
   std::vector<WorkedSection> all = {memory_wall(c), time_wall(c), cost_wall(c)};
   std::erase_if(all, [](const WorkedSection& s) { return s.lines.empty(); });
   return all;
-}
-
-StepForecast closed_form_step(const StepCase& c, const std::string& device, const DeviceFigures& figures) {
-  const FitValues fits = shipped_constants().of({.device = device, .software = "", .site = ""});
-  StepForecast f{.step_s = step_time(c, figures, fits).total,
-                 .tokens = double(c.dp) * double(c.micro) * double(c.microbatches) * double(c.seq),
-                 .source = fmt::format("closed form, tp {} pp {} dp {}, {} microbatches of {}", c.tp, c.pp,
-                                       c.dp, c.microbatches, c.micro)};
-  f.mfu = step_flops(c, false) / (double(c.gpus()) * figures.bf16 * f.step_s);
-  return f;
 }
 
 }  // namespace trireme

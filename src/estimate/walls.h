@@ -28,9 +28,10 @@ struct WorkedSection {
 struct StepForecast {
   double step_s = 0, mfu = 0, tokens = 0;  // of a step; MFU counts exact FLOPs
   std::string source;                      // what forecast it
+  bool bound = false;                      // step_s is at least that, mfu at most
 };
 
-// Bytes of a run file's run on one device.
+// Bytes of a run on one device, as plan or search counts them.
 struct RunBytes {
   double bytes = 0;
   bool fits = true;
@@ -70,7 +71,6 @@ struct WallsCase {
   // exact instead of 6 N D.
   bool of_run = false;
   std::optional<RunBytes> total;
-  std::string left_out;  // settings that `total` by closed form does not count
   double saved_bytes = 0;
   std::optional<CheckpointPlan> saves;
   double replicas() const { return double(gpus) / double(tp * pp); }
@@ -81,10 +81,6 @@ std::vector<WorkedSection> walls_of(const WallsCase&);
 // The lines that decide, as many as fit a screen. all: all lines. arithmetic: all lines, with formulas.
 std::string walls_text(const WallsCase&, bool arithmetic, bool all);
 std::string walls_json(const WallsCase&);
-
-// Step time by cost/step_time.h with data/score_constants.json's figures for the device, no software or site
-// named.
-StepForecast closed_form_step(const StepCase&, const std::string& device, const DeviceFigures&);
 
 // "1,966 days (5.38 years)".
 std::string long_time(double seconds);

@@ -39,17 +39,28 @@ std::string heading(const WallsCase& c) {
 }
 
 // Numbers that decide, the first ones before others.
-constexpr std::array<std::string_view, 21> kFirst = {"state",           "zero0",
-                                                     "zero1",           "zero2",
-                                                     "zero3",           "total",
-                                                     "seconds",         "mfu",
-                                                     "device_hours",    "cost",
-                                                     "energy_kwh",      "gradients_sent",
-                                                     "bubble",          "all_to_all_over_sums",
-                                                     "save_every_s",    "mtbf_s",
-                                                     "flops",           "activations",
-                                                     "budget_hours",    "wasted_share",
-                                                     "devices_at_least"};
+constexpr std::array<std::string_view, 22> kFirst = {"state",
+                                                     "zero0",
+                                                     "zero1",
+                                                     "zero2",
+                                                     "zero3",
+                                                     "total",
+                                                     "seconds",
+                                                     "mfu",
+                                                     "device_hours",
+                                                     "cost",
+                                                     "energy_kwh",
+                                                     "gradients_sent",
+                                                     "bubble",
+                                                     "all_to_all_over_sums",
+                                                     "save_every_s",
+                                                     "mtbf_s",
+                                                     "flops",
+                                                     "activations",
+                                                     "budget_hours",
+                                                     "wasted_share",
+                                                     "devices_at_least",
+                                                     "state_and_activations"};
 
 // Removes lines until the text fits a screen. Returns their number.
 size_t fit_screen(std::vector<WorkedSection>& sections, size_t heading_lines, bool of_run) {

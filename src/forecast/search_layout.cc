@@ -119,6 +119,10 @@ Refusal division_refusal(const ModelSpec& m, int64_t seq, const SearchLayout& l)
   return Refusal::count;
 }
 
+bool chunks_divide(int64_t layers, int64_t pp, int64_t chunks) {
+  return layers % (pp * chunks) == 0;
+}
+
 std::string_view text_of(Refusal r) {
   static constexpr std::array<std::string_view, kRefusals> kTexts = {
       "tp does not divide the heads",

@@ -65,6 +65,9 @@ std::string_view text_of(Refusal);
 // What the model, the sequence or the batch have against this division; Refusal::count: nothing.
 Refusal division_refusal(const ModelSpec&, int64_t seq, const SearchLayout&);
 
+// Returns whether pp * chunks stages have the same number of layers, which interleaved chunks need.
+bool chunks_divide(int64_t layers, int64_t pp, int64_t chunks);
+
 // The run in this layout, as train would start it.
 // to_host: where state waits, if it does; else in files.
 RunSpec with_layout(RunSpec, const SearchLayout&, bool to_host = false);

@@ -29,7 +29,7 @@ void DivisionSearch::list_schedules() {
   for (const KnownSchedule& s : known_schedules()) {
     if (s.name == "interleaved") {
       for (int64_t v = 2; v * at_.pp <= layers; v++)
-        if (layers % (v * at_.pp) == 0) schedules_.push_back({&s, v});
+        if (chunks_divide(layers, at_.pp, v)) schedules_.push_back({&s, v});
     } else if (!is_v(s.order)) {
       schedules_.push_back({&s, 1});
     } else if (layers % (2 * at_.pp) == 0) {

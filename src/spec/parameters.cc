@@ -60,9 +60,13 @@ int64_t parameters(const ModelSpec& m, int64_t tp) {
   return checked_add(blocks, checked_add(embedding_parameters(m, tp), head_parameters(m, tp)));
 }
 
+double block_expert_parameters(const ModelSpec& m) {
+  return double(m.experts) * 3 * double(m.hidden) * double(m.moe_ffn);
+}
 double active_parameters(const ModelSpec& m) {
-  const double resting = double(m.experts - m.experts_per_token) * 3 * double(m.hidden) * double(m.moe_ffn);
-  return double(parameters(m)) - (m.moe() ? double(m.expert_blocks()) * resting : 0);
+  if (!m.moe()) return double(parameters(m));
+  const double resting = double(m.experts - m.experts_per_token) / double(m.experts);
+  return double(parameters(m)) - double(m.expert_blocks()) * resting * block_expert_parameters(m);
 }
 
 }  // namespace trireme

@@ -16,6 +16,8 @@ int64_t block_parameters(const ModelSpec&, int64_t tp = 1, bool experts = true);
 int64_t embedding_parameters(const ModelSpec&, int64_t tp = 1);  // tokens and learned positions
 int64_t head_parameters(const ModelSpec&,
                         int64_t tp = 1);  // final norm and, unless tied, the output projection
+// The experts' matrices of one block, without router and shared expert.
+double block_expert_parameters(const ModelSpec&);
 // Parameters that a token visits: all but the experts it does not choose.
 double active_parameters(const ModelSpec&);
 // Number of matrices from hidden to ffn in a feed-forward.

@@ -211,7 +211,8 @@ TEST(Worked, WallsRefuseByName) {
   refused({"--parameters", "1e9", "--gpus", "6", "--tp", "4"}, "no multiple of --tp 4");
   refused({"--layers", "4"}, "a shape needs these three");
   refused({"--layers", "4", "--hidden", "10", "--heads", "3"}, "no multiple of --heads 3");
-  refused({"--model", "GPT3-175B", "--pp", "97", "--microbatches", "4"}, "97 stages for 96 layers");
+  refused({"--model", "GPT3-175B", "--pp", "97", "--microbatches", "4"},
+          "--pp = 97: more stages than layers");
 }
 
 TEST(Worked, SearchRefusesByName) {

@@ -15,7 +15,6 @@
 #include "catalog/data_texts.h"
 #include "cost/pipeline_layers.h"
 #include "cost/step_memory.h"
-#include "estimate/walls.h"
 #include "forecast/searched_step.h"
 #include "score_row.h"
 #include "source_dir.h"
@@ -24,20 +23,6 @@ namespace trireme {
 namespace {
 
 using test::TestJson, test::read_one, test::whole_row;
-
-// A batch of more sequences than 64 bits count, as options of estimate allow.
-TEST(ClosedForm, TokensOfAnEndlessBatchAreAProduct) {
-  StepCase c;
-  c.model = ModelSpec::of("llama");
-  c.seq = 2048;
-  c.model.finish(c.seq);
-  c.dp = 1'000'000'007, c.micro = 999'999'937, c.microbatches = 1'000'000'000;
-  const DeviceFigures device{
-      .bf16 = 3e14, .memory = 8e10, .bandwidth = 2e12, .bus = 2e11, .nic = 2e10, .attention = 2e14};
-  const StepForecast f = closed_form_step(c, "some device", device);
-  EXPECT_NEAR(f.tokens / (1000000007. * 999999937. * 1e9 * 2048), 1, 1e-12);
-  EXPECT_GT(f.mfu, 0);
-}
 
 TEST(ScoreRows, AWholeRow) {
   const MeasuredRow r = read_one(whole_row());

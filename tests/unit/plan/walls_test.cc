@@ -65,11 +65,35 @@ TEST(Walls, OneDeviceInTotal) {
   c.zero = 1;
   const double state = 7.5e9 / 4 * (2 + 2 + 12.0 / 4);
   const double layer = 2048.0 * 2 * 4096 * (18 + 4 * 4);  // s b h (18 + 4 f / h), f = 4 h
-  EXPECT_NEAR(line_of(walls_of(c), "total").value / (state + 4 * 8 * layer), 1, 1e-12);
+  EXPECT_NEAR(line_of(walls_of(c), "state_and_activations").value / (state + 4 * 8 * layer), 1, 1e-12);
   c.microbatches = 2;  // fewer in flight than stages
-  EXPECT_NEAR(line_of(walls_of(c), "total").value / (state + 2 * 8 * layer), 1, 1e-12);
+  EXPECT_NEAR(line_of(walls_of(c), "state_and_activations").value / (state + 2 * 8 * layer), 1, 1e-12);
   c.recompute = true;
-  EXPECT_NEAR(line_of(walls_of(c), "total").value / (state + 2 * 8 * 2048.0 * 2 * 2 * 4096), 1, 1e-12);
+  EXPECT_NEAR(line_of(walls_of(c), "state_and_activations").value / (state + 2 * 8 * 2048.0 * 2 * 2 * 4096),
+              1, 1e-12);
+}
+
+// 64 devices, tp 2 and ep 8: a device has 1 / 8 of the experts, as 8 devices have the same, and 1 / 2 of all
+// else, as 32 have. DeepSpeed-MoE (2201.05596, section 5): experts have fewer replicas than all else.
+TEST(Walls, ExpertsAreDividedByEp) {
+  WallsCase c;
+  c.model = ModelSpec::of("mixtral");
+  c.model->finish(4096);
+  c.parameters = double(parameters(*c.model));
+  const double experts = double(c.model->layers) * double(c.model->experts) * 3 * double(c.model->hidden) *
+                         double(c.model->moe_ffn);
+  const double dense = c.parameters - experts;
+  ASSERT_GT(experts, dense / 2);
+  c.gpus = 64;
+  c.ep = 8;
+  c.tp = 2;
+  const double a = dense / 2;
+  const double b = experts / 8;
+  const auto all = walls_of(c);
+  EXPECT_NEAR(line_of(all, "zero0").value / (16 * (a + b)), 1, 1e-12);
+  EXPECT_NEAR(line_of(all, "zero2").value / (2 * (a + b) + 14 * (a / 32 + b / 8)), 1, 1e-12);
+  EXPECT_NEAR(line_of(all, "zero3").value / (16 * (a / 32 + b / 8)), 1, 1e-12);
+  EXPECT_NEAR(line_of(all, "gradients_sent").value / (2 * 2 * (31.0 / 32 * a + 7.0 / 8 * b)), 1, 1e-12);
 }
 
 TEST(Walls, AllToAllAgainstTensorParallelSums) {
