@@ -72,6 +72,7 @@ ClusterSpec cluster_of_catalog(const KnownDevice& k, int64_t devices) {
   c.intra_node.bandwidth = f.bus;
   c.inter_node.bandwidth = f.nic * f.near;
   if (const ClusterSpec* file = k.cluster.empty() ? nullptr : shipped_cluster(k.cluster)) {
+    c.peak.f32 = file->peak.f32;
     c.power = file->power;
     c.storage = file->storage;
     c.host_bandwidth = file->host_bandwidth;

@@ -141,11 +141,12 @@ void book(const SimulateRunRequest& q, Subject& s) {
   s.step_flops = train_flops_per_token(s.run.model, s.run.data.seq_len) * double(s.run.tokens_per_step());
   s.peak_flops = s.cluster.peak_flops(s.run.precision.compute);
   s.memory = double(s.cluster.memory_bytes) / double(ranks_on_device(s.run, s.cluster));
-  if (s.peak_flops == 0 && s.cluster.memory_bandwidth == 0)
+  if (const bool gpus = s.run.train.device == "cuda";
+      s.peak_flops == 0 && ((gpus && s.bound) || s.cluster.memory_bandwidth == 0))
     bad_request(
-        "{}: no peaks are known of it, so ops have no price; right is a cluster file with peak and "
-        "memory_bandwidth",
-        s.cluster.name);
+        "{}: it has no peak.{}, so products have no price; expected a cluster file with peak.{} and "
+        "memory_bandwidth, or another precision.compute",
+        s.cluster.name, s.run.precision.compute, s.run.precision.compute);
 }
 
 void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun scaled) {

@@ -81,6 +81,17 @@ bool skips_replay(const Forecast& f, const RunSpec& run, const ClusterSpec& clus
   return n && n->without.empty();
 }
 
+// If the bandwidth to offloaded state is not known, the bound is the search's of the run without offload.
+void raise_bound(Forecast& f, const RunSpec& run, const ClusterSpec& cluster, const PricedBy& by) {
+  if (!run.layout.offloads_state() || f.offload_priced()) return;
+  RunSpec without = run;
+  without.layout.offload = "none";
+  const std::optional<NearestStep> n = nearest_step(without, cluster, by);
+  if (!n || !n->without.empty()) return;
+  f.roof_s = std::max(f.roof_s, n->step.roof_s);
+  f.step_s = std::max(f.step_s, f.roof_s);
+}
+
 // GPUs without measured kernels take the search's forecast, so that one layout has one step time.
 void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& cluster, int threads,
                         const PricedBy& by) {
@@ -88,6 +99,7 @@ void expect_as_searched(Forecast& f, const RunSpec& run, const ClusterSpec& clus
   const std::optional<NearestStep> n = nearest_step(run, cluster, by);
   if (!n) {
     f.why_unexpected = why_no_nearest_step(run, cluster);
+    raise_bound(f, run, cluster, by);
     return;
   }
   f.by = by;
@@ -222,7 +234,9 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.fits = f.memory_bytes == 0 || f.device_bytes() <= f.allowed_bytes();
   const double matrix_peak = cluster.peak_flops(run.precision.compute);
   f.ops = price_ops(f.booking, cluster, run);
-  const bool priced = matrix_peak > 0 || cluster.memory_bandwidth > 0;
+  // Without the peak of its products a step of GPUs has no bound, unless kernels were measured.
+  const bool may_lack_peak = run.train.device != "cuda" || calibration_of(run, cluster);
+  const bool priced = matrix_peak > 0 || (may_lack_peak && cluster.memory_bandwidth > 0);
   for (const Piece& p : f.booking.tape.pieces)
     if (of_disk(p))
       f.disk_read += p.cost.bytes_read, f.disk_written += p.cost.bytes_written;

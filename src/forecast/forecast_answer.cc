@@ -44,9 +44,14 @@ std::string layout_line(const RunSpec& run) {
   return answer_line("layout", s);
 }
 
-std::string step_lines(const RunSpec& run, const Forecast& f) {
-  if (f.step_s == 0 || f.mfu == 0)
-    return answer_line("step", "not known: no peaks of this machine; `trireme bench` measures them");
+std::string no_peak_text(const RunSpec& run, const ClusterSpec& cluster) {
+  if (run.train.device != "cuda") return "no peaks of this machine; `trireme bench` measures them";
+  return fmt::format("{} has no peak.{}; expected a cluster file with it, or another precision.compute",
+                     cluster.name, run.precision.compute);
+}
+
+std::string step_lines(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
+  if (f.step_s == 0 || f.mfu == 0) return answer_line("step", "not known: " + no_peak_text(run, cluster));
   std::string s;
   if (!f.expected) {
     s = fmt::format("[bound {}]", seconds_text(f.roof_s));
@@ -147,6 +152,7 @@ std::string other_lines(const RunSpec& run, const Forecast& f) {
 std::string wire_line(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   if (run.world() == 1) return "";
   std::string s = fmt::format("{} sent per rank and step", bytes_text(double(f.wire.busiest)));
+  if (f.replayed && f.step_s == 0) return answer_line("wire", s);
   s += f.replayed ? fmt::format(", {} exposed", seconds_text(f.time.exposed_s))
                   : fmt::format("; not replayed op by op, for that takes {} operations",
                                 human_count(double(f.booking.tape.pieces.size()) * double(run.world())));
@@ -196,7 +202,8 @@ std::string answer_text(const RunSpec& run, const Forecast& f, const ClusterSpec
   if (run.lora.active())
     s += answer_line("adapters", fmt::format("rank {}: {} parameters are trained, all others are frozen",
                                              run.lora.rank, human_count(double(f.booking.trained))));
-  s += layout_line(run) + step_lines(run, f) + memory_line(run, f) + binds_lines(f) + other_lines(run, f);
+  s += layout_line(run) + step_lines(run, f, cluster) + memory_line(run, f) + binds_lines(f) +
+       other_lines(run, f);
   s += wire_line(run, f, cluster) + offload_line(f) + run_lines(run, f, cluster);
   if (!run.batch.ramp.empty())
     s += answer_line("batch", fmt::format("grows: {}; all but `run` is of {} sequences", ramp_text(run.batch),

@@ -337,6 +337,77 @@ TEST(Planned, TypesAndPowerThatADeviceLacksAreNamed) {
   EXPECT_NE(r.out.find(" USD\n"), std::string::npos) << r.out;
 }
 
+// A layout by options has the bytes and the errors of search. Experts are divided by ep as in the run file.
+TEST(Planned, AnEstimateByOptionsIsOfTheLayoutThatSearchHas) {
+  TempFolder tmp;
+  const std::string out = (tmp / "out.toml").string();
+  const std::vector<std::string> of = {"--model", "mixtral-8x7B", "--cluster", "H100",
+                                       "--gpus",  "64",           "--seq",     "4096"};
+  Ran r = trireme(
+      tmp.path(),
+      and_also(and_also({"search"}, of),
+               {"--global-batch", "256",     "--require", "tp=1",           "--require", "pp=1",
+                "--require",      "cp=1",    "--require", "ep=8",           "--require", "zero=2",
+                "--require",      "micro=1", "--require", "recompute=none", "--require", "offload=none",
+                "--out",          out,       "--json"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const double bytes = json::parse(r.out)["best"]["memory"]["total"];
+  const json file = planned(tmp.path(), {"estimate", out})["memory"];
+  const std::vector<std::string> options =
+      and_also(and_also({"estimate"}, of), {"--ep", "8", "--zero", "2", "--microbatches", "4"});
+  const json by_options = planned(tmp.path(), options)["memory"];
+  EXPECT_NEAR(by_options["total"]["value"].get<double>() / bytes, 1, 0.03);
+  EXPECT_LT(file["zero2"]["value"].get<double>(), file["total"]["value"].get<double>());
+  EXPECT_LT(by_options["zero2"]["value"].get<double>(), by_options["total"]["value"].get<double>());
+  r = trireme(tmp.path(), {"estimate", "--model", "llama3-8B", "--gpus", "6", "--tp", "3"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("--tp = 3: tp does not divide the heads: llama3-8B has 32 heads"), std::string::npos)
+      << r.err;
+  r = trireme(tmp.path(), and_also(and_also({"estimate"}, of),
+                                   {"--micro", "1000000000", "--microbatches", "1000000000"}));
+  EXPECT_EQ(r.code, 2) << r.out;  // more sequences than 64 bits count
+  r = trireme(tmp.path(), {"estimate", "--model", "llama3-8B", "--pp", "2", "--chunks", "3"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("--chunks = 3: --pp 2 x 3 stages do not divide the 32 layers"), std::string::npos)
+      << r.err;
+}
+
+// f32 has the peak of the device's cluster file, or no time at all. Offload to a disk of unknown bandwidth
+// does not lower the bound, and estimate calls a bound a bound.
+TEST(Planned, BoundsAreNoForecasts) {
+  TempFolder tmp;
+  const std::string out = (tmp / "out.toml").string();
+  Ran r = trireme(tmp.path(),
+                  {"search", "--model", "llama3-8B", "--cluster", "H100", "--gpus", "8", "--global-batch",
+                   "32", "--seq", "4096", "--require", "tp=2", "--require", "offload=none", "--out", out});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto plan = [&](const std::string& set) {
+    return planned(tmp.path(), {"plan", out, "--set", set})["candidates"][0];
+  };
+  const double bf16 = plan("layout.offload=none")["roof_s"];
+  const double offloaded = plan("layout.offload=state")["roof_s"];
+  const double f32 = plan("precision.compute=f32")["roof_s"];
+  EXPECT_GE(offloaded, bf16);
+  EXPECT_GT(f32, 5 * bf16);  // 66.9 for 989 TFLOP/s
+  const json simulated = planned(tmp.path(), {"simulate", out, "--set", "precision.compute=f32"});
+  EXPECT_NEAR(simulated["step_s"].get<double>() / f32, 1, 0.05);
+  for (const char* set : {"layout.offload=state", "precision.compute=f32"}) {
+    r = trireme(tmp.path(), {"estimate", out, "--set", set});
+    EXPECT_NE(r.out.find("MFU, at most"), std::string::npos) << r.out;
+    EXPECT_NE(r.out.find("8 devices, at least"), std::string::npos) << r.out;
+    EXPECT_EQ(r.out.find("forecast"), std::string::npos) << r.out;
+  }
+  const std::vector<std::string> unknown = {out, "--set", "precision.compute=f32", "--set",
+                                            "cluster.file=\"A40\""};
+  r = trireme(tmp.path(), and_also({"plan"}, unknown));
+  EXPECT_NE(r.out.find("step        not known: A40 has no peak.f32"), std::string::npos) << r.out;
+  for (const char* none : {"binds  ", "energy  ", "exposed"})
+    EXPECT_EQ(r.out.find(none), std::string::npos) << r.out;
+  r = trireme(tmp.path(), and_also({"simulate"}, unknown));
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("A40: it has no peak.f32"), std::string::npos) << r.err;
+}
+
 // Nothing can be kept where a file stands in the folder's place: then too a choice and the run that follows
 // it measure once.
 TEST(Planned, TrainMeasuresThisMachineOnce) {
