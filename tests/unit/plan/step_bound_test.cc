@@ -116,7 +116,7 @@ TEST(StepBound, IsCloseToHardLayouts) {
       // A pass waits for weights that the same stage's other pass gathers.
       {{"h100-p5", "llama", 8, 2048, 8, 32}, layout(2, 4, 1, 3, 2, "1f1b", 1, 1, 32), 0.005},
       // Collectives behind the gather for the next action; the last microbatch's too.
-      {{"tpu-v5p", "llama", 32, 4096, 16, 64}, layout(2, 4, 2, 3, 2, "interleaved", 8, 1, 32), 0.005},
+      {{"tpu-v5p", "llama", 32, 4096, 16, 64}, layout(2, 4, 2, 3, 2, "interleaved", 8, 1, 32), 0.02},
       // Stages of one layer gather again what they release.
       {{"h100-p5", "llama", 24, 4096, 64, 128}, layout(4, 1, 16, 3, 8, "interleaved", 6, 2, 4), 0.03},
       // The last sum but one.
