@@ -46,7 +46,7 @@ namespace {
 struct Subject {
   RunSpec run;  // resolved
   std::string title, device, priced;
-  std::string note;                 // what is assumed of the devices' links
+  std::string note;                 // assumptions about the devices' links
   std::optional<ScaledRun> scaled;  // priced in closed form; none: booked here
   ClusterSpec cluster;
   double step_flops = 0, peak_flops = 0, memory = 0;  // of the model; of a device

@@ -207,9 +207,7 @@ struct StepSeconds {
 };
 StepSeconds step_time(const StepCase&, const DeviceFigures&, const FitValues&);
 
-// What layouts of one division have alike, for who prices many: it depends neither on how many microbatches
-// there are nor on what ZeRO, offload and the schedule do, but for whether stages have one chunk or several.
-// What a device computes of one layer and microbatch, in seconds by pass. Cases that differ in anything but
+// Seconds that a device computes one layer of one microbatch, by pass. Cases that differ in anything but
 // the microbatch, tp, cp, ep and expert_tp have the same.
 struct LayerCompute {
   // Forward, and backward: the gradients of what went in, and of the weights.
@@ -229,6 +227,8 @@ struct LayerCompute {
 };
 LayerCompute layer_compute(const StepCase&, const DeviceFigures&, const FitValues&, bool experts);
 
+// What layouts of one division have alike, for who prices many: it depends neither on how many microbatches
+// there are nor on what ZeRO, offload and the schedule do, but for whether stages have one chunk or several.
 struct StepParts {
   double products = 0, attention = 0, elementwise = 0, tp = 0, cp = 0, ep = 0, host = 0,
          total = 0;               // seconds of all blocks and a microbatch

@@ -98,7 +98,7 @@ TEST(StepBound, IsBelowTheReplayAndCloseToIt) {
   EXPECT_LT(divided.back(), 0.05);
 }
 
-// Layouts whose bounds missed 6 to 12 % of their replays, each for a reason of its own.
+// Layouts whose bounds missed 6 to 12 % of their replays, each for a separate reason.
 TEST(StepBound, IsCloseToHardLayouts) {
   struct Hard {
     BoundedRun run;
@@ -108,8 +108,14 @@ TEST(StepBound, IsCloseToHardLayouts) {
   const auto layout = [](int64_t pp, int64_t cp, int64_t dp, int zero, int64_t shards,
                          std::string_view schedule, int64_t chunks, int64_t micro, int64_t microbatches) {
     SearchLayout l{.gpus = pp * cp * dp, .global = dp * micro * microbatches};
-    l.pp = pp, l.cp = cp, l.dp = dp, l.zero = zero, l.shards = shards;
-    l.schedule = schedule, l.chunks = chunks, l.micro = micro;
+    l.pp = pp;
+    l.cp = cp;
+    l.dp = dp;
+    l.zero = zero;
+    l.shards = shards;
+    l.schedule = schedule;
+    l.chunks = chunks;
+    l.micro = micro;
     return l;
   };
   Hard hard[] = {
