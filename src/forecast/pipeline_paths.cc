@@ -121,8 +121,7 @@ void PipelinePaths::find_next(std::vector<Step>& rank) {
   }
 }
 
-// While an action runs, the first weights of the next one are gathered. An exception is a pass that follows
-// the same stage's pass in the other direction: it begins with weights that have not been released.
+// While an action runs, the first weights of the next one are gathered. Turned passes are find_next()'s.
 void PipelinePaths::find_fetches(std::vector<Step>& rank) {
   Step* before = nullptr;
   std::vector<Step*> since;  // weight gradients after `before`: they use no weights, or gather ahead too
@@ -181,14 +180,6 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
           ways.push_back({f, uint32_t(price), prices[price]});
       begins.push_back(uint32_t(ways.size()));
     }
-  // Whether compute waits behind an action's last pass.
-  std::vector<char> waits(added_.size());
-  for (size_t a = 0; a < added_.size(); a++) {
-    const auto at = [&](ClockTo to) { return ways.begin() + begins[a * kTos + size_t(to)]; };
-    waits[a] =
-        !std::equal(at(kToDone), at(kToCompute), at(kToCompute), at(kToLane),
-                    [](const LiveWay& x, const LiveWay& y) { return x.from == y.from && x.ns == y.ns; });
-  }
   std::vector<Node> nodes;
   size_t steps = 0;
   for (const std::vector<Step>& rank : ranks_) steps += rank.size();
@@ -230,7 +221,7 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
           double end = 0;
           for (uint32_t i = begins[first_way + to]; i < begins[first_way + to + 1]; i++) {
             const LiveWay& w = ways[i];
-            if (w.from == kFromFetched && !fetched) break;  // the last one
+            if (w.from == kFromFetched && !fetched) break;  // it is the last one
             if (const double other = from[w.from].at + w.ns; !best || other > end) {
               best = &w;
               end = other;
@@ -238,8 +229,8 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
           }
           return best ? add(from[best->from], best->price) : Clock{.node = kNone};
         };
-        Clock done = later(kToDone), passes = waits[first_way / kTos] ? later(kToCompute) : done,
-              lane = later(kToLane), sum = later(kToSum), sum_before = later(kToSumBefore);
+        Clock compute = later(kToCompute), lane = later(kToLane), sum = later(kToSum),
+              sum_before = later(kToSumBefore);
         const bool ahead_only = step.fetch > 0 && prices[step.fetch] > 0;
         if (step.next == kNextTurned || (step.next == kNextRepeated && !ahead_only)) {
           const Clock arrived = later(kToAhead);
@@ -257,8 +248,10 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
               if (way[at] >= 0 && c.fetched->at + way[at] > clock.at)
                 clock = add(*c.fetched, step.price + uint32_t(at));
             };
-            behind(done, kToDone), behind(passes, kToCompute), behind(lane, kToLane);
-            behind(sum, kToSum), behind(sum_before, kToSumBefore);
+            behind(compute, kToCompute);
+            behind(lane, kToLane);
+            behind(sum, kToSum);
+            behind(sum_before, kToSumBefore);
           } else if (step.kind != Act::W)
             c.fetched.reset();
         } else if (step.kind != Act::W) {
@@ -266,8 +259,7 @@ bool PipelinePaths::search(const std::vector<double>& prices) {
         }
         // In the order of issue.
         c.lane = c.fetched && c.fetched->at > lane.at ? *c.fetched : lane;
-        c.before = passes;
-        c.compute = done;
+        c.before = c.compute = compute;
         if (sum.node != kNone) {
           c.sum_before = sum_before.node != kNone ? sum_before : c.sum;
           c.sum = sum;

@@ -21,8 +21,6 @@ size_t after_last_pass(const Program& p, size_t end) {
   return end;
 }
 
-// The message after a stage's last backward pass also waits for earlier sums, whose memory the last sum
-// needs.
 size_t after_last_sum(const Program& p, size_t end) {
   const size_t pass = after_last_pass(p, end);
   while (end > pass && p.ops[end - 1].kind != OpKind::reduce) end--;
@@ -162,8 +160,7 @@ double StagePaths::whole(int64_t microbatches, const PricesAt& at) {
     make(w.program, with_all(std::move(one)));
     const auto norm = size_t(w.program.program.norm);
     w.part = {.program = &w.program,
-              .passes_end = norm,
-              .done = norm,
+              .compute_end = norm,
               .end = norm,
               .last_of_both = true,
               .others = std::vector<char>(norm, 0)};
@@ -180,7 +177,7 @@ double StagePaths::end(const PricesAt& at) {
   ensure(false);
   const bool look = at.exact || tried_[kEnd].add(at.profile);
   search(kEnd, kFromCompute, at, look);
-  return std::max(longest_of(kEnd, way_of(kFromCompute, kToDone), at),
+  return std::max(longest_of(kEnd, way_of(kFromCompute, kToCompute), at),
                   longest_of(kEnd, way_of(kFromCompute, kToLane), at));
 }
 
@@ -296,8 +293,7 @@ void StagePaths::set_part(const StageProgram& p, size_t begin, size_t received, 
   part = {.program = &p,
           .begin = begin,
           .received = received,
-          .passes_end = after_last_pass(p.program, end),
-          .done = after_last_sum(p.program, end),
+          .compute_end = after_last_sum(p.program, end),
           .end = end,
           .others = std::vector<char>(end - begin)};
   for (size_t i = begin; i < end; i++) {
@@ -316,8 +312,7 @@ void StagePaths::find_spans(const StageProgram& p, bool split) {
     for (const auto& [span, begin] :
          {std::pair{turned, after_last_pass(p.program, size_t(a.begin))}, {plain, size_t(a.begin)}}) {
       set_part(p, begin, size_t(a.begin), end, parts_[span]);
-      parts_[span].passes_end = after_last_pass(p.program, size_t(a.end));
-      parts_[span].done = after_last_sum(p.program, size_t(a.end));
+      parts_[span].compute_end = after_last_sum(p.program, size_t(a.end));
     }
   };
   if (split) {
@@ -335,8 +330,7 @@ void StagePaths::find_spans(const StageProgram& p, bool split) {
   parts_[kEnd] = {.program = &p,
                   .begin = size_t(p.program.norm),
                   .received = size_t(p.program.norm),
-                  .passes_end = all,
-                  .done = all,
+                  .compute_end = all,
                   .end = all,
                   .others = std::vector<char>(all, 0)};
 }
@@ -522,7 +516,7 @@ StagePaths::ToPaths StagePaths::longest(const Part& part, ClockFrom from, const 
     int node = -1;
   };
   std::vector<Node> nodes;
-  Clock compute, lane, passes, done, ahead, sum, sum_before;
+  Clock compute, lane, at_end, ahead, sum, sum_before;
   // After the sum of the actions before that a path comes from.
   const auto after_sum = [&](size_t at) {
     while (at > 0 && ops[at - 1].kind != OpKind::reduce) at--;
@@ -561,8 +555,7 @@ StagePaths::ToPaths StagePaths::longest(const Part& part, ClockFrom from, const 
   for (size_t i = part.begin; i < part.end; i++) {
     if (i == lane_begin && (from == kFromLane || fetched)) lane = {0, -1};
     if (i == part.received) compute = {from == kFromCompute ? 0 : kNoWay, -1};
-    if (i == part.passes_end) passes = compute;
-    if (i == part.done) done = compute;
+    if (i == part.compute_end) at_end = compute;
     if (i == part.ahead) ahead = later(lane, compute);
     if (i == part.ahead && from == kFromAhead) lane = {0, -1};
     const Op& op = ops[i];
@@ -610,12 +603,11 @@ StagePaths::ToPaths StagePaths::longest(const Part& part, ClockFrom from, const 
     }
   }
   if (part.gathered != kNever) ahead = ends[part.gathered - part.begin];
-  if (part.passes_end == part.end) passes = compute;
-  if (part.done == part.end) done = compute;
+  if (part.compute_end == part.end) at_end = compute;
   if (part.ahead == part.end) ahead = later(lane, compute);
   if (part.ahead == part.end && from == kFromAhead) lane = {0, -1};
   const Clock& at_lane = part.last_of_both && compute.now > lane.now ? compute : lane;
-  const std::array<const Clock*, kTos> end = {&done, &passes, &at_lane, &ahead, &sum, &sum_before};
+  const std::array<const Clock*, kTos> end = {&at_end, &at_lane, &ahead, &sum, &sum_before};
   ToPaths paths;
   for (size_t to = 0; to < kTos; to++) {
     if (end[to]->now < 0) continue;

@@ -57,8 +57,7 @@ enum ClockFrom : size_t {
   kFroms
 };
 enum ClockTo : size_t {
-  kToDone,     // passes, and then waits for earlier sums, whose memory the last sum needs
-  kToCompute,  // the last pass
+  kToCompute,  // the last pass, and waits for earlier sums, whose memory the last sum needs
   kToLane,
   kToAhead,  // the next action's first weights may be gathered; before turned and repeated ones: they have
              // arrived
@@ -128,16 +127,14 @@ class StagePaths {
     std::vector<int> kinds;  // by layer
     Program program;
   };
-  // Operations [begin, end), less those of other actions; its passes end at passes_end, its waits
-  // for earlier sums at done.
+  // Operations [begin, end), less those of other actions; compute ends at compute_end.
   struct Part {
     const StageProgram* program = nullptr;
-    size_t begin = 0, received = 0, passes_end = 0, done = 0,
-           end = 0;               // [begin, received): before its messages
-    size_t ahead = kNever;        // kToAhead
-    bool ahead_is_exact = false;  // else it is the earliest place
-    size_t gathered = kNever;     // before a turned part: the last gather for it
-    size_t fetched = kNever;      // in a turned part: the previous action's last gather for it
+    size_t begin = 0, received = 0, compute_end = 0, end = 0;  // [begin, received): before its messages
+    size_t ahead = kNever;                                     // kToAhead
+    bool ahead_is_exact = false;                               // else it is the earliest place
+    size_t gathered = kNever;                                  // before a turned part: the last gather for it
+    size_t fetched = kNever;  // in a turned part: the previous action's last gather for it
     bool turned = false;
     bool sums_before = false;   // in [begin, received)
     bool last_of_both = false;  // the end is that of compute, if it is later than the lane's

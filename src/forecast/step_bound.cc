@@ -207,7 +207,7 @@ struct StepBound::Impl {
     // The same path without collectives among replicas.
     double passes = 0;
     for (size_t i = 0; i < added.size(); i++)
-      if (const double n = path.counts->of(i * kWays + way_of(kFromCompute, kToDone)); n > 0)
+      if (const double n = path.counts->of(i * kWays + way_of(kFromCompute, kToCompute)); n > 0)
         passes += n * paths(added[i].stage_class).passes_of(added[i].span, at.prices);
     double length = std::max({path.total, out.busiest, least(c), lane(c)});
     if (c.pp == 1 && c.work->zero >= 2)
