@@ -122,7 +122,7 @@ TEST(StepBound, IsCloseToHardLayouts) {
       // A pass waits for weights that the same stage's other pass gathers.
       {{"h100-p5", "llama", 8, 2048, 8, 32}, layout(2, 4, 1, 3, 2, "1f1b", 1, 1, 32), 0.005},
       // Collectives behind the gather for the next action; the last microbatch's too.
-      {{"tpu-v5p", "llama", 32, 4096, 16, 64}, layout(2, 4, 2, 3, 2, "interleaved", 8, 1, 32), 0.02},
+      {{"tpu-v5p", "llama", 32, 4096, 16, 64}, layout(2, 4, 2, 3, 2, "interleaved", 8, 1, 4), 0.01},
       // Stages of one layer gather again what they release.
       {{"h100-p5", "llama", 24, 4096, 64, 128}, layout(4, 1, 16, 3, 8, "interleaved", 6, 2, 4), 0.03},
       // The last sum but one.
@@ -230,6 +230,22 @@ TEST(StepBound, LeavingOutSlowLayoutsChangesNoAnswer) {
       for (const Priced& p : few.front) EXPECT_TRUE(covers(every, p)) << text_of(p.layout);
       for (const Priced& p : every.front) EXPECT_TRUE(covers(few, p)) << text_of(p.layout);
     }
+}
+
+// What a layer computes is priced once for many divisions.
+TEST(StepBound, ASearchPricesComputeAsOfOneLayout) {
+  for (const std::string_view arch : {"mixtral", "deepseek"}) {
+    SearchRequest q = request_of({"h100-sxm-8", arch, 9, 4096, 32, 256});
+    q.best = 400;
+    std::array<int, 9> by_ep{};
+    for (const Priced& p : search(q).best) {
+      const StepSeconds one = price_layout(q, p.layout).time;
+      EXPECT_NEAR(p.time.products / one.products, 1, 1e-9) << text_of(p.layout);
+      EXPECT_NEAR(p.time.ep, one.ep, 1e-9 * one.total) << text_of(p.layout);
+      by_ep[size_t(std::min<int64_t>(8, p.layout.ep))]++;
+    }
+    EXPECT_GE(by_ep.size() - size_t(std::count(by_ep.begin(), by_ep.end(), 0)), 3u) << arch;
+  }
 }
 
 // ZeRO 3 with experts: paths of other kinds of steps bound it by half of its time.
