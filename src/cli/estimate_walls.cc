@@ -121,6 +121,7 @@ void price_as_search(WallsCase& c, const SubjectDevice& device) {
     c.forecast = replayed_form_of(p);
   } catch (const Error& e) {
     if (e.fault != Fault::request) throw;
+    say("note: the step is not known: {}\n", e.what());
   }
 }
 

@@ -232,7 +232,7 @@ TEST(StepBound, LeavingOutSlowLayoutsChangesNoAnswer) {
     }
 }
 
-// What a layer computes is priced once for many divisions.
+// The compute of a layer is priced once for many divisions.
 TEST(StepBound, ASearchPricesComputeAsOfOneLayout) {
   for (const std::string_view arch : {"mixtral", "deepseek"}) {
     SearchRequest q = request_of({"h100-sxm-8", arch, 9, 4096, 32, 256});
