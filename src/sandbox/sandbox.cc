@@ -314,7 +314,7 @@ Sandbox::Sandbox(Interpreter python) : interpreter_(std::move(python)) {
     bad_request("the sandbox runs on x86-64 and 64-bit ARM processors; this is another one");
   if (!lists_children())
     environment_failed("sandbox: /proc/thread-self/children: the kernel has no CONFIG_PROC_CHILDREN");
-  const SandboxResult r = run("");
+  const SandboxResult r = run("", {.wall_s = 120});  // Python's start on a busy machine
   if (r.end != SandboxEnd::completed)
     environment_failed("sandbox: an empty Python program ends with {} {}: {}", name_of(r.end), r.code,
                        r.output);

@@ -62,7 +62,7 @@ TEST_F(Generate, ProgramsAreJudged) {
       R"({"task_id": "a", "prompt": "def f(x):\n", "entry_point": "f", "canonical_solution": "    return x\n", "test": "def check(c):\n    assert c(2) == 2\n"})"
       "\n");
   Ran r = run("eval", {"--code", (tmp_ / "tasks.jsonl").string(), "-n", "2", "-k", "2", "--tokens", "20",
-                       "--json", "--out", (tmp_ / "samples.jsonl").string()});
+                       "--time-limit", "60", "--json", "--out", (tmp_ / "samples.jsonl").string()});
   ASSERT_EQ(r.code, 0) << r.err;
   const json j = json::parse(r.out);
   EXPECT_EQ(j["samples"], 2);
@@ -75,10 +75,11 @@ TEST_F(Generate, ProgramsAreJudged) {
   EXPECT_EQ(lines[1]["task_id"], "a");
   // The file is what --samples reads, with the same verdicts.
   r = trireme(tmp_.path(), {"eval", "--code", (tmp_ / "tasks.jsonl").string(), "--samples",
-                            (tmp_ / "samples.jsonl").string(), "--json"});
+                            (tmp_ / "samples.jsonl").string(), "--time-limit", "60", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(json::parse(r.out)["results"], j["results"]);
-  r = trireme(tmp_.path(), {"eval", "--code", (tmp_ / "tasks.jsonl").string(), "--canonical"});
+  r = trireme(tmp_.path(),
+              {"eval", "--code", (tmp_ / "tasks.jsonl").string(), "--canonical", "--time-limit", "60"});
   EXPECT_NE(r.out.find("pass@1 1.0000"), std::string::npos) << r.out << r.err;
   r = trireme(tmp_.path(), {"eval", "--code", (tmp_ / "tasks.jsonl").string()});
   EXPECT_EQ(r.code, 2);
@@ -172,8 +173,8 @@ pid_t tune_of(pid_t parent) {
 }
 
 template <class Condition>
-bool within_10_s(Condition condition) {
-  for (int i = 0; i < 1000; i++) {
+bool within_60_s(Condition condition) {
+  for (int i = 0; i < 6000; i++) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -189,12 +190,12 @@ TEST_F(Distill, Resumes) {
     Process first(trireme_args(all), tmp_.path());
     ASSERT_TRUE(first.wait_for_err("fine-tune"));
     pid_t child = -1;
-    ASSERT_TRUE(within_10_s([&] { return (child = tune_of(first.pid())) > 0; }));
+    ASSERT_TRUE(within_60_s([&] { return (child = tune_of(first.pid())) > 0; }));
     ::kill(child, SIGSTOP);
     expect_refused(all, "is in use by another run: wait for it, or choose another --out");
     first.send(SIGKILL);
     EXPECT_EQ(first.wait().signal, SIGKILL);
-    EXPECT_TRUE(within_10_s([&] { return !fs::exists(fmt::format("/proc/{}/exe", child)); }));
+    EXPECT_TRUE(within_60_s([&] { return !fs::exists(fmt::format("/proc/{}/exe", child)); }));
   }
   const fs::path seed = tmp_ / "ssd/seed-1";
   for (const char* name : {"samples.jsonl", "kept.jsonl"}) fs::remove(seed / name);

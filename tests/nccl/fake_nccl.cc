@@ -64,6 +64,7 @@ size_t bytes_of_region(int n) {
 
 struct Stopped {};
 
+std::atomic<int> later_looks = 30;
 std::atomic<int> misused = 0, aborted = 0, by_init = 0, by_split = 0, live_registrations = 0;
 std::mutex all_mutex;
 std::set<ncclComm*> all;
@@ -306,7 +307,7 @@ Result usable(ncclComm* c) {
 }
 Result in_progress(ncclComm* c) {
   if (c->blocking) return kSuccess;
-  c->looks_left = 30;
+  c->looks_left = c->rank == 0 ? 30 : later_looks.load();
   return kInProgress;
 }
 // A collective: `task` on the communicator's thread.
@@ -583,6 +584,9 @@ void fakeNcclMade(int* init, int* split) {
 }
 int fakeNcclAborted() {
   return aborted;
+}
+void fakeNcclLooks(int n) {
+  later_looks = n;
 }
 void fakeNcclForbid(const void* begin, int64_t bytes) {
   forbidden = static_cast<const std::byte*>(begin), forbidden_end = forbidden + bytes;

@@ -351,6 +351,20 @@ TEST(NcclFailure, APeersEndIsNamedByTheHost) {
   EXPECT_EQ(errors[1], "rank 2 failed: no space left");
 }
 
+// Rank 0 fails on the result of a collective that rank 1 still waits to come out of: rank 1 gets the result.
+TEST(NcclFailure, ACallThatAllHaveMadeEnds) {
+  OF_FAKE(fakeNcclLooks)(260);
+  const auto errors = run_ranks({.ranks = 2}, [](Rank& me) {
+    int64_t x = me.rank + 1;
+    me.all->all_reduce({.buf = Tensor(&x, {1}, DType::i64)}, {});
+    if (me.rank == 0) run_failed("the sum is {}", x);
+    EXPECT_EQ(x, 3);
+  });
+  OF_FAKE(fakeNcclLooks)(30);
+  EXPECT_EQ(errors[0], "the sum is 3");
+  EXPECT_EQ(errors[1], "");
+}
+
 TEST(NcclFailure, WhoDoesNotComeToAGroupIsNamed) {
   const auto errors = run_worlds(
       3, 1, [](int) { return make_queue_device(); },

@@ -87,8 +87,10 @@ Channel::~Channel() {
 
 void Channel::await_turn(int64_t number) {
   Patience patience;
+  Grace grace;
   while (next_.load() != number) {
-    look();
+    const Failure& news = shared_.host.news();
+    if (!news.is_set() || grace.over(news)) look();
     patience.rest();
   }
 }
@@ -156,13 +158,15 @@ void Channel::ready() {
   }
 }
 
-// Before a communicator that is in progress comes out of it, nothing else may be called there.
+// Before a communicator that is in progress comes out of it, nothing else may be called there. A rank that
+// came out of it first, and failed on the result, may be known here already: the call still ends.
 Result Channel::started(Result r) {
   Patience patience;
+  Grace grace;
   const auto end = NcclClock::now() + std::chrono::duration<double>(shared_.meet_s);
   while (r == kInProgress) {
     const bool late = NcclClock::now() > end;
-    if (late || shared_.host.news().is_set()) {
+    if (late || grace.over(shared_.host.news())) {
       aborted_ = true;
       (void)shared_.api.CommAbort(comm_);
       if (!late) shared_.host.news().raise();
