@@ -178,10 +178,13 @@ double likeness(const MeasuredRow& a, const MeasuredRow& b) {
 }
 
 // Half widths of 80 % intervals, in units of a row's spread: what holds 80 % of other publications' rows.
-// Each publication counts alike, and its rows by likeness.
+// Each publication counts alike. Rows of seconds have a weight by likeness, and a forecast of seconds belongs
+// to one more publication. With n others the width therefore holds 0.8 (n + 1) / n of them, as in conformal
+// prediction of one of n + 1 exchangeable groups (Lee, Barber and Willett 2023). A spread of bytes counts the
+// difference between publications already (memory_spread).
 class UnseenWidths {
  public:
-  UnseenWidths(double usual, bool by_likeness) : usual_(usual), by_likeness_(by_likeness) {}
+  UnseenWidths(double usual, bool seconds) : usual_(usual), seconds_(seconds) {}
   void add(const MeasuredRow& r, double score) { scores_[r.publication].emplace_back(&r, score); }
   // row: null for the mean over all publications.
   double of(const MeasuredRow* row) const {
@@ -193,16 +196,18 @@ class UnseenWidths {
       if ((row && name == row->publication) || all.size() < kLeastRows) continue;
       ++publications;
       for (const auto& [other, score] : all)
-        others.emplace_back(score, (row && by_likeness_ ? likeness(*row, *other) : 1) / double(all.size()));
+        others.emplace_back(score, (row && seconds_ ? likeness(*row, *other) : 1) / double(all.size()));
     }
     // Too few publications have enough rows to show how far off they are.
-    return publications < kLeastPublications ? usual_ : weighted_quantile(others, kCoverage);
+    if (publications < kLeastPublications) return usual_;
+    const auto n = double(publications);
+    return weighted_quantile(others, seconds_ ? std::min(1.0, kCoverage * (n + 1) / n) : kCoverage);
   }
 
  private:
   std::map<std::string, std::vector<std::pair<const MeasuredRow*, double>>> scores_;  // by publication
   double usual_;
-  bool by_likeness_;
+  bool seconds_;
 };
 
 // Forecasts by constants that have not seen a row's publication. A spread is 1 of seconds, and of bytes

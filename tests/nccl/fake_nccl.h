@@ -15,7 +15,7 @@ void fakeNcclBreak(int rank, int result);
 int fakeNcclRegistered();
 void fakeNcclMade(int* by_init, int* by_split);
 int fakeNcclAborted();
-int fakeNcclMisused();  // calls on communicators in progress or gone, or with memory that is forbidden
+int fakeNcclMisused();      // calls on communicators in progress or gone, or with memory that is forbidden
 void fakeNcclLooks(int n);  // ranks above 0: how often each call is seen in progress (default: 30)
 void fakeNcclForbid(const void* begin, int64_t bytes);
 }

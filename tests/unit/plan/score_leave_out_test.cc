@@ -135,6 +135,8 @@ TEST(ScoreLeaveOut, TheBarsOfUnseenSources) {
   EXPECT_GT(s.ordered, 86);
   EXPECT_GE(r.time.all.coverage, 75);
   EXPECT_LE(r.time.all.coverage, 88);
+  EXPECT_GE(s.coverage, 75);
+  EXPECT_LE(s.coverage, 88);
   // Five sources that no rule was made for.
   const std::set<std::string> unseen = {"Hagemann 2023", "Hagemann 2023, recompute", "IBM fms-fsdp",
                                         "InternLM", "Megatron-LM of MegaScale"};
