@@ -354,7 +354,7 @@ TEST(NcclFailure, APeersEndIsNamedByTheHost) {
 // Rank 0 fails on the result of a collective that rank 1 still waits to come out of: rank 1 gets the result.
 TEST(NcclFailure, ACallThatAllHaveMadeEnds) {
   OF_FAKE(fakeNcclLooks)(260);
-  const auto errors = run_ranks({.ranks = 2}, [](Rank& me) {
+  const auto errors = run_ranks({.ranks = 2, .grace_s = 30}, [](Rank& me) {
     int64_t x = me.rank + 1;
     me.all->all_reduce({.buf = Tensor(&x, {1}, DType::i64)}, {});
     if (me.rank == 0) run_failed("the sum is {}", x);

@@ -22,7 +22,8 @@ std::vector<std::string> run_ranks(const World& what, const std::function<void(R
         std::unique_ptr<ProcessWorld> world =
             join_tcp_world(options, r == 0 ? std::move(listener) : tcp::Socket());
 #if defined(FAKE_NCCL)
-        world = make_nccl_world(std::move(world), {.library = FAKE_NCCL, .meet_s = 60});
+        world =
+            make_nccl_world(std::move(world), {.library = FAKE_NCCL, .meet_s = 60, .grace_s = what.grace_s});
 #endif
         errors[size_t(r)] = run_rank(what, r, *device, world->factory(device.get(), what.options), body);
       } catch (const Error& e) {

@@ -18,7 +18,6 @@ using NcclClock = std::chrono::steady_clock;
 // Once this process has heard that a rank failed, or NCCL says that a peer is gone: how long the reason may
 // take to come by the host's way, and how long what is to be given back may take.
 constexpr auto kNewsTime = std::chrono::seconds(3);
-constexpr auto kGraceTime = std::chrono::seconds(1);  // for what all ranks have begun, as MPI's
 constexpr auto kFinishTime = std::chrono::seconds(5);
 
 }  // namespace
@@ -29,8 +28,8 @@ void Patience::rest() {
 }
 bool Grace::over(const Failure& news) {
   if (!news.is_set()) return false;
-  if (!heard_) heard_ = NcclClock::now();
-  return NcclClock::now() - *heard_ > kGraceTime;
+  if (heard_ == NcclClock::time_point{}) heard_ = NcclClock::now();
+  return NcclClock::now() - heard_ > std::chrono::duration<double>(seconds_);
 }
 
 Channel::Channel(Shared& shared, std::string what, std::unique_ptr<DeviceQueue> queue, const UniqueId& id,
@@ -87,7 +86,7 @@ Channel::~Channel() {
 
 void Channel::await_turn(int64_t number) {
   Patience patience;
-  Grace grace;
+  Grace grace(shared_.grace_s);
   while (next_.load() != number) {
     const Failure& news = shared_.host.news();
     if (!news.is_set() || grace.over(news)) look();
@@ -146,7 +145,7 @@ void Channel::look() {
 
 void Channel::ready() {
   Patience patience;
-  Grace grace;
+  Grace grace(shared_.grace_s);
   const auto end = NcclClock::now() + std::chrono::duration<double>(shared_.meet_s);
   for (Result r; (r = async_error()) != kSuccess; patience.rest()) {
     if (r != kInProgress) fail(r);
@@ -162,7 +161,7 @@ void Channel::ready() {
 // came out of it first, and failed on the result, may be known here already: the call still ends.
 Result Channel::started(Result r) {
   Patience patience;
-  Grace grace;
+  Grace grace(shared_.grace_s);
   const auto end = NcclClock::now() + std::chrono::duration<double>(shared_.meet_s);
   while (r == kInProgress) {
     const bool late = NcclClock::now() > end;
@@ -220,7 +219,7 @@ void Channel::issue_together(std::span<Share> shares,
 void Channel::wait(int64_t mark) {
   Patience patience;
   queue_->enter();
-  Grace grace;
+  Grace grace(shared_.grace_s);
   while (!queue_->passed(mark)) {
     const Failure& news = shared_.host.news();
     if (!news.is_set() || grace.over(news)) look();

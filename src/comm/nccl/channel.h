@@ -25,6 +25,7 @@ struct Shared {
   const Api& api;
   ProcessWorld& host;
   double meet_s = 600;  // for the ranks of a group to come, when it is made, and to a call that begins
+  double grace_s = 1;   // after a failure is known, for a call that all ranks have made
 };
 
 // Sleeps ever longer between looks, and reports the wait (comm/waiting.h).
@@ -40,10 +41,12 @@ class Patience {
 // in does not.
 class Grace {
  public:
+  explicit Grace(double seconds) : seconds_(seconds) {}
   bool over(const Failure& news);
 
  private:
-  std::optional<std::chrono::steady_clock::time_point> heard_;
+  double seconds_;
+  std::chrono::steady_clock::time_point heard_{};  // zero: of no failure yet
 };
 
 class Channel {
@@ -137,7 +140,7 @@ class Channel {
   bool aborted_ = false;
   std::atomic<int64_t> next_ = 0;
   std::atomic<int64_t> left_ = 0;
-  Grace left_grace_;
+  Grace left_grace_{shared_.grace_s};
   std::vector<Registered> registered_;
 };
 

@@ -90,7 +90,7 @@ class NcclWorld final : public ProcessWorld {
  public:
   NcclWorld(std::unique_ptr<ProcessWorld> host, const NcclOptions& o)
       : base_{.host = std::move(host),
-              .shared = {open_library(o.library), *base_.host, o.meet_s},
+              .shared = {open_library(o.library), *base_.host, o.meet_s, o.grace_s},
               .made = {}} {}
   int rank() const override { return base_.host->rank(); }
   int size() const override { return base_.host->size(); }

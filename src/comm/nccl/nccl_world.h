@@ -11,6 +11,7 @@ namespace trireme {
 struct NcclOptions {
   std::string library = "libnccl.so.2";
   double meet_s = 600;  // for the ranks of a group to come, when it is made, and to a call that begins
+  double grace_s = 1;   // after a failure is known, for a call that all ranks have made
 };
 
 // Opens the library, and gives its version: 22809 is 2.28.9. What is wrong with it is a bad request.

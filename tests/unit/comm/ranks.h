@@ -34,6 +34,7 @@ struct World {
   CommOptions options;
   Wrap wrap;
   const char* group = "all";  // Rank::all's name
+  double grace_s = 1;         // NCCL: after a failure, for calls that all ranks made (a busy machine is slow)
 };
 // Runs body on the ranks of a world; what each threw, "" = nothing. Ranks are threads (ranks_threads.cc), or
 // the processes that mpirun started (tests/mpi): there the body runs once, and only where have_ranks().

@@ -17,10 +17,12 @@ namespace {
 using namespace testing;
 
 // Ranks over decorated factories; what each threw.
-std::vector<std::string> run_wrapped(int n, const Wrap& wrap, const std::function<void(Rank&)>& body) {
+std::vector<std::string> run_wrapped(int n, const Wrap& wrap, const std::function<void(Rank&)>& body,
+                                     double grace_s = 1) {
   if (!have_ranks(n)) return {};
-  return run_ranks({.ranks = n, .wrap = wrap, .group = "dp"}, body);
+  return run_ranks({.ranks = n, .wrap = wrap, .group = "dp", .grace_s = grace_s}, body);
 }
+constexpr double kAllCall = 30;  // grace: every rank makes the call that fails, and has a verdict of its own
 void expect_none(const std::vector<std::string>& errors) {
   for (const std::string& e : errors) EXPECT_EQ(e, "");
 }
@@ -66,18 +68,21 @@ TEST(Checked, LetsEqualCallsPass) {
 TEST(Checked, NamesRanksAndCalls) {
   auto wrap = [](auto f, Device& d, int) { return make_checked(std::move(f), &d); };
   for (bool queued : {false, true}) {
-    auto errors = run_wrapped(4, wrap, [&](Rank& me) {
-      Stream s = queued ? me.device.stream("dp") : Stream{};
-      Values v(DType::f32, 8), w(DType::bf16, 8), shard(DType::f32, 2);
-      me.all->barrier(s);
-      if (me.rank == 2)
-        me.all->reduce_scatter({v.tensor(), shard.tensor()}, s);
-      else if (me.rank == 3)
-        me.all->all_reduce({.buf = w.tensor()}, s);
-      else
-        me.all->all_reduce({.buf = v.tensor()}, s);
-      me.device.sync(s);
-    });
+    auto errors = run_wrapped(
+        4, wrap,
+        [&](Rank& me) {
+          Stream s = queued ? me.device.stream("dp") : Stream{};
+          Values v(DType::f32, 8), w(DType::bf16, 8), shard(DType::f32, 2);
+          me.all->barrier(s);
+          if (me.rank == 2)
+            me.all->reduce_scatter({v.tensor(), shard.tensor()}, s);
+          else if (me.rank == 3)
+            me.all->all_reduce({.buf = w.tensor()}, s);
+          else
+            me.all->all_reduce({.buf = v.tensor()}, s);
+          me.device.sync(s);
+        },
+        kAllCall);
     for (const std::string& e : errors)
       EXPECT_EQ(e,
                 "group dp does not agree: rank 0, 1 calls all_reduce of 8 f32 as call 1; rank 2 calls "
@@ -88,16 +93,22 @@ TEST(Checked, NamesRanksAndCalls) {
 TEST(Checked, SeesRootsAndReductions) {
   if (!have_ranks(2)) return;
   auto wrap = [](auto f, Device& d, int) { return make_checked(std::move(f), &d); };
-  auto errors = run_wrapped(2, wrap, [&](Rank& me) {
-    Values v(DType::f32, 3);
-    me.all->broadcast({.buf = v.tensor(), .root = me.rank}, {});
-  });
+  auto errors = run_wrapped(
+      2, wrap,
+      [&](Rank& me) {
+        Values v(DType::f32, 3);
+        me.all->broadcast({.buf = v.tensor(), .root = me.rank}, {});
+      },
+      kAllCall);
   EXPECT_NE(errors[0].find("rank 0 calls broadcast of 3 f32 with root 0"), std::string::npos);
   EXPECT_NE(errors[0].find("rank 1 calls broadcast of 3 f32 with root 1"), std::string::npos);
-  errors = run_wrapped(2, wrap, [&](Rank& me) {
-    Values v(DType::f32, 3);
-    me.all->all_reduce({.buf = v.tensor(), .op = me.rank ? Reduce::max : Reduce::sum}, {});
-  });
+  errors = run_wrapped(
+      2, wrap,
+      [&](Rank& me) {
+        Values v(DType::f32, 3);
+        me.all->all_reduce({.buf = v.tensor(), .op = me.rank ? Reduce::max : Reduce::sum}, {});
+      },
+      kAllCall);
   EXPECT_NE(errors[1].find("rank 1 calls all_reduce of 3 f32 (max)"), std::string::npos);
 }
 
@@ -169,15 +180,18 @@ TEST(Checked, SeesARowLostOnItsWay) {
     return make_checked(std::make_unique<LosingFactory>(std::move(f), &d), &d);
   };
   for (bool queued : {false, true}) {
-    auto errors = run_wrapped(3, wrap, [&](Rank& me) {
-      Stream s = queued ? me.device.stream("dp") : Stream{};
-      Values out(DType::f32, 6 * 5), in(DType::f32, 6 * 5);
-      out.fill(uint64_t(me.rank) + 3);
-      const std::vector<int64_t> rows(3, 2);
-      for (int i = 0; i < 75; i++)
-        me.all->all_to_all({out.tensor().view({6, 5}), in.tensor().view({6, 5}), rows, rows}, s);
-      me.device.sync(s);
-    });
+    auto errors = run_wrapped(
+        3, wrap,
+        [&](Rank& me) {
+          Stream s = queued ? me.device.stream("dp") : Stream{};
+          Values out(DType::f32, 6 * 5), in(DType::f32, 6 * 5);
+          out.fill(uint64_t(me.rank) + 3);
+          const std::vector<int64_t> rows(3, 2);
+          for (int i = 0; i < 75; i++)
+            me.all->all_to_all({out.tensor().view({6, 5}), in.tensor().view({6, 5}), rows, rows}, s);
+          me.device.sync(s);
+        },
+        kAllCall);
     for (const std::string& e : errors)
       EXPECT_EQ(e, "group dp: rows that rank 0 sent to rank 1 are not those that arrived, in all_to_all 70");
   }
