@@ -1,5 +1,7 @@
 #include "cli/estimate_walls.h"
 
+#include <algorithm>
+
 #include "base/say.h"
 #include "catalog/catalog.h"
 #include "catalog/price_list.h"
@@ -10,10 +12,12 @@
 #include "forecast/run_costs.h"
 #include "forecast/scaled_run.h"
 #include "forecast/searched_step.h"
+#include "runtime/composed_booking.h"
 #include "search/search.h"
 #include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
 #include "spec/size_rule.h"
+#include "spec/supported.h"
 
 namespace trireme::cli {
 namespace {
@@ -114,7 +118,6 @@ void price_as_search(WallsCase& c, const SubjectDevice& device) {
   q.software = kTrireme;
   p.run = resolve(with_layout(run_of(q, std::nullopt), layout_of_options(c)), {.native_bf16 = true});
   c.total = searched_bytes(p.run, device);
-  if (c.total) c.total->source = "priced as trireme search";
   if (c.mfu > 0 || c.microbatches == 0) return;
   try {
     complete_figures(p.device, c.gpus, "--cluster");
@@ -145,6 +148,17 @@ void refuse_contradictions(const WallsCase& c) {
   if (c.gpus % (c.tp * c.pp) != 0)
     bad_request("--gpus: {} is no multiple of --tp {} x --pp {}", c.gpus, c.tp, c.pp);
   if (c.reach > 0 && c.used() == 0) bad_request("--reach: {} of what? --mfu says what the run has", c.reach);
+}
+
+// The largest arena of a rank, which search confirms a layout with. 0: this version does not run it, or
+// booking takes longer than a second.
+double booked_arena(const RunSpec& run) {
+  constexpr int64_t kMostActions = 8000;  // forward passes of all stages
+  if (run.layout.pp * run.layout.chunks * run.microbatches() > kMostActions) return 0;
+  if (!why_not_run(run).empty()) return 0;
+  int64_t most = 0;
+  for (const StageArena& a : largest_arenas(run, schedule_of(run), 1, {})) most = std::max(most, a.bytes);
+  return double(most);
 }
 
 // The option whose value the refusal concerns.
@@ -188,9 +202,14 @@ std::optional<RunBytes> searched_bytes(const RunSpec& run, SubjectDevice device)
     complete_figures(device, run.world(), "--cluster");
     const std::optional<SearchLayout> l = layout_of(run);
     if (!l) return std::nullopt;
-    const double bytes = price_layout(layout_case_of(run, device), *l).memory.total;
-    return RunBytes{
-        .bytes = bytes, .fits = bytes <= device.figures.memory, .source = "closed form, not booked"};
+    const StepMemory closed = price_layout(layout_case_of(run, device), *l).memory;
+    RunBytes r{.bytes = closed.total, .source = "at least, as the arena's holes are not booked"};
+    if (const double arena = booked_arena(run); arena > 0) {
+      r.bytes = arena + closed.base;
+      r.source = "booked as in trireme search";
+    }
+    r.fits = r.bytes <= device.figures.memory;
+    return r;
   } catch (const Error& e) {
     if (e.fault != Fault::request) throw;
     return std::nullopt;

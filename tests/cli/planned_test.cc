@@ -318,6 +318,29 @@ TEST(Planned, AModelByNameAndItsRunFileAreOneForecast) {
   EXPECT_NEAR(failed["save_s"].get<double>() / best["checkpoint"]["stall_s"].get<double>(), 1, 1e-9);
 }
 
+// One layout has one number of bytes: the largest arena and what no run books.
+TEST(Planned, OptionsOfEstimateAreBookedAsSearchBooks) {
+  TempFolder tmp;
+  const json best = planned(
+      tmp.path(), {"search", "--model", "llama3-8B", "--cluster", "H100", "--gpus", "8", "--global-batch",
+                   "64", "--seq", "4096", "--require", "cp=1", "--require", "schedule=1f1b", "--require",
+                   "recompute=none", "--require", "offload=none"})["best"];
+  const json& l = best["layout"];
+  std::vector<std::string> words = {"estimate", "--model", "llama3-8B", "--cluster", "H100",
+                                    "--gpus",   "8",       "--seq",     "4096"};
+  for (const char* key : {"tp", "pp", "zero", "micro", "microbatches"}) {
+    words.push_back(fmt::format("--{}", key));
+    words.push_back(std::to_string(l[key].get<int64_t>()));
+  }
+  const double closed = best["memory"]["total"], booked = best["memory"]["booked"];
+  EXPECT_GT(std::abs(booked - closed), 1e8);
+  EXPECT_NEAR(planned(tmp.path(), words)["memory"]["total"]["value"].get<double>(), booked, 1);
+  // Of so many microbatches no step is booked.
+  words.back() = "9000";
+  const Ran r = trireme(tmp.path(), words);
+  EXPECT_NE(r.out.find("one device in total, at least"), std::string::npos) << r.out;
+}
+
 // A V100 multiplies f16: a search without a run file is of f16, and a run in bf16 gets a note. A cluster
 // that states no power of its machines says that the hosts are left out.
 TEST(Planned, TypesAndPowerThatADeviceLacksAreNamed) {
