@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/error.h"
 #include "base/timed.h"
@@ -377,20 +378,30 @@ void confirm_alternatives(const SearchRequest& q, SearchResult& r, const Confirm
   const auto is_new = [&](const Priced& p) {
     return std::find(chosen.begin(), chosen.end(), p.layout) == chosen.end();
   };
-  // Adds the first layout that is offered, holds and takes at most `most` bytes.
+  // Adds the layout that is offered, holds and takes at most `most` bytes: the first one, and where the order
+  // is no order of bounds the fastest of a few as replayed.
   const auto look = [&](const std::vector<Priced>& from, double most, auto&& offered) {
     int looked = 0;
+    int held = 0;
+    std::optional<Priced> fastest;
+    double least = INFINITY;
     for (const Priced& p : from) {
       if (!is_new(p) || !offered(p)) continue;
       const Confirmed* known = all.of(p.layout);
       if (!known || !known->booked) {
-        if (looked++ == kMost) return;
+        if (looked++ == kMost) break;
         const Confirmed c = look_at(q, request, p, all, [](double) { return true; });
         std::erase_if(all.looked_at, [&](const Confirmed& o) { return o.priced.layout == p.layout; });
         known = &all.front.emplace_back(c);
       }
-      if (known->holds() && known->bytes < most) return chosen.push_back(p.layout);
+      if (!known->holds() || known->bytes >= most) continue;
+      if (known->score() < least) {
+        least = known->score();
+        fastest = p;
+      }
+      if (q.software.ordered() || ++held == kMost) break;
     }
+    if (fastest) chosen.push_back(fastest->layout);
   };
   look(r.divisions, INFINITY, [&](const Priced& p) { return !p.layout.same_division(best); });
   look(r.front, kLessMemory * bytes, [&](const Priced& p) { return p.memory.total < kLessMemory * bytes; });

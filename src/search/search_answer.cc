@@ -144,14 +144,20 @@ std::string alternative_lines(const SearchRequest& q, const SearchResult& r, con
   const SearchLayout& own = best.priced->layout;
   std::string s;
   std::vector<SearchLayout> chosen = {own};
+  // Of layouts that were replayed the fastest, where their order is no order of bounds; else the first.
   const auto add = [&](const std::vector<Priced>& from, std::string_view what, auto&& offered) {
     if (chosen.size() > kAlternatives) return;
+    const Priced* one = nullptr;
     for (const Priced& p : from) {
       if (std::find(chosen.begin(), chosen.end(), p.layout) != chosen.end()) continue;
       if (!usable(p) || !offered(p)) continue;
-      s += alternative(q, shown(p), best, what.empty() ? difference(p.layout, own) : what);
-      return chosen.push_back(p.layout);
+      const Confirmed* c = shown(p).found;
+      if (!one || (c && (!shown(*one).found || c->score() < shown(*one).found->score()))) one = &p;
+      if (!all || q.software.ordered()) break;
     }
+    if (!one) return;
+    s += alternative(q, shown(*one), best, what.empty() ? difference(one->layout, own) : what);
+    chosen.push_back(one->layout);
   };
   const auto other = [&](const Priced& p) { return !p.layout.same_division(own); };
   add(r.divisions, "", other);
