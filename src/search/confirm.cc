@@ -378,8 +378,8 @@ void confirm_alternatives(const SearchRequest& q, SearchResult& r, const Confirm
   const auto is_new = [&](const Priced& p) {
     return std::find(chosen.begin(), chosen.end(), p.layout) == chosen.end();
   };
-  // Adds the layout that is offered, holds and takes at most `most` bytes: the first one, and where the order
-  // is no order of bounds the fastest of a few as replayed.
+  // Adds the first layout that is offered, holds and takes at most `most` bytes. If the order is not that of
+  // bounds, adds the fastest of a few such layouts as replayed.
   const auto look = [&](const std::vector<Priced>& from, double most, auto&& offered) {
     int looked = 0;
     int held = 0;

@@ -144,7 +144,7 @@ std::string alternative_lines(const SearchRequest& q, const SearchResult& r, con
   const SearchLayout& own = best.priced->layout;
   std::string s;
   std::vector<SearchLayout> chosen = {own};
-  // Of layouts that were replayed the fastest, where their order is no order of bounds; else the first.
+  // The first of the list; if its order is not that of bounds, the fastest that was replayed.
   const auto add = [&](const std::vector<Priced>& from, std::string_view what, auto&& offered) {
     if (chosen.size() > kAlternatives) return;
     const Priced* one = nullptr;

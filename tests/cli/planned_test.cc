@@ -335,7 +335,7 @@ TEST(Planned, OptionsOfEstimateAreBookedAsSearchBooks) {
   const double closed = best["memory"]["total"], booked = best["memory"]["booked"];
   EXPECT_GT(std::abs(booked - closed), 1e8);
   EXPECT_NEAR(planned(tmp.path(), words)["memory"]["total"]["value"].get<double>(), booked, 1);
-  // Of so many microbatches no step is booked.
+  // A step of this many microbatches is not booked.
   words.back() = "9000";
   const Ran r = trireme(tmp.path(), words);
   EXPECT_NE(r.out.find("one device in total, at least"), std::string::npos) << r.out;

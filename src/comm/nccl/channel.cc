@@ -4,7 +4,6 @@
 #include <chrono>
 #include <deque>
 #include <exception>
-#include <optional>
 #include <thread>
 
 #include "comm/waiting.h"

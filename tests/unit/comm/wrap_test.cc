@@ -22,7 +22,7 @@ std::vector<std::string> run_wrapped(int n, const Wrap& wrap, const std::functio
   if (!have_ranks(n)) return {};
   return run_ranks({.ranks = n, .wrap = wrap, .group = "dp", .grace_s = grace_s}, body);
 }
-constexpr double kAllCall = 30;  // grace: every rank makes the call that fails, and has a verdict of its own
+constexpr double kAllCall = 30;  // grace: every rank makes the call that fails, and has its own verdict
 void expect_none(const std::vector<std::string>& errors) {
   for (const std::string& e : errors) EXPECT_EQ(e, "");
 }
