@@ -380,16 +380,19 @@ double gradient_time(const StepRoof& r, const StepParts& s, double compute) {
                (grouped(s.dense, replicas, stride) + grouped(s.experts, expert_replicas, r.expert_stride())) +
            sums * starts + sliced_time(c, layers);
   }
-  const double n = sharers(c);
   const double m = double(c.microbatches), bytes = 2 * kHalf + c.grad_bytes;
-  const double comm = m * (r.gathered((s.dense + s.experts) * bytes, n, stride) + starts);
-  // Between shard groups: a rank's own shard of the gradients, once a step (Zhao et al. 2023, section 3.2.2).
-  const double groups = replicas / n;
-  const double between = r.gathered((s.dense + s.experts) / n * 2 * c.grad_bytes, groups, stride * n);
+  // Per microbatch within a shard group; per step between shard groups, a rank's own shard of the gradients
+  // (Zhao et al. 2023, section 3.2.2). Replicas of an expert are further apart than replicas of the rest.
+  const auto sharded = [&](double parameters, double all, double apart) {
+    const double n = std::min(all, sharers(c));
+    return m * r.gathered(parameters * bytes, n, apart) +
+           r.gathered(parameters / n * 2 * c.grad_bytes, all / n, apart * n);
+  };
   // Gathers and sums run while the device computes. Compute hides them if they are much shorter. If they are
   // much longer, they hide compute. Between the two, compute waits for a part of them.
   constexpr double kBeside = 3;
-  const double moved = r.of(Fit::dp) * (comm + between);
+  const double moved = r.of(Fit::dp) * (sharded(s.dense, replicas, stride) +
+                                        sharded(s.experts, expert_replicas, r.expert_stride()) + m * starts);
   const double waits = std::pow(std::pow(compute, kBeside) + std::pow(moved, kBeside), 1 / kBeside) - compute;
   // Each microbatch gathers for both passes, gathers again for recompute, and sums.
   const double lists = c.recompute > 0 ? 4 : 3;

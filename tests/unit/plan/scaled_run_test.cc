@@ -152,6 +152,16 @@ TEST(ScaledRun, ExpertsToo) {
   EXPECT_NEAR(simulated(s) / closed(s), 1, 1e-6);
 }
 
+// ZeRO 3 gathers a rank's experts from replicas on other nodes, so all of their bytes pass its own network
+// card. They take longer than compute: the step is theirs in both.
+TEST(ScaledRun, ShardedExpertsAreGatheredFromOtherNodes) {
+  for (const char* model : {"gpt-oss-120b", "DeepSeek-V3", "qwen3-235B-A22B"}) {
+    const ScaledRun s = scaled(
+        model, "H100", {"layout.dp=64", "layout.ep=8", "batch.global=512", "batch.micro=1", "layout.zero=3"});
+    EXPECT_NEAR(simulated(s) / closed(s), 1, 0.05) << model;
+  }
+}
+
 // Biases that experts' products add are traffic of the simulated step as of the closed form.
 TEST(ScaledRun, ExpertsBiasesToo) {
   ScaledRun s = scaled("mixtral-8x7B", "H100",
