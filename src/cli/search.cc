@@ -553,7 +553,7 @@ void run_search(const SearchOptions& o, const PlanSubject& subject, const RunReq
   if (o.largest) {
     const std::vector<LargestRow> rows = trireme::largest(q);
     print_text("{}", o.json ? largest_json(q, rows) : largest_text(q, rows));
-    return;
+    return refuse_nothing(std::none_of(rows.begin(), rows.end(), [](const auto& r) { return r.any; }), "");
   }
   if (!o.sweep.empty()) {
     ShownLooks looks;

@@ -148,6 +148,8 @@ std::string time_line(const RunSpec&, const Forecast&, int64_t done = 0);
 
 // The answer on one screen, at most 25 lines (forecast/forecast_answer.cc).
 std::string answer_text(const RunSpec&, const Forecast&, const ClusterSpec&);
+// Why a step has no time: the device, or this machine, has no peak of the run's type.
+std::string no_peak_text(const RunSpec&, const ClusterSpec&);
 // Every table.
 std::string to_text(const RunSpec&, const Forecast&, const ClusterSpec&);
 // DESIGN.md section 5: {"best": ..., "candidates": [...]}.

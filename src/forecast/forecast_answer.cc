@@ -44,11 +44,16 @@ std::string layout_line(const RunSpec& run) {
   return answer_line("layout", s);
 }
 
+}  // namespace
+
 std::string no_peak_text(const RunSpec& run, const ClusterSpec& cluster) {
-  if (run.train.device != "cuda") return "no peaks of this machine; `trireme bench` measures them";
+  if (run.train.device != "cuda" && run.cluster.file.empty())
+    return "no peaks of this machine; `trireme bench` measures them";
   return fmt::format("{} has no peak.{}; expected a cluster file with it, or another precision.compute",
                      cluster.name, run.precision.compute);
 }
+
+namespace {
 
 std::string step_lines(const RunSpec& run, const Forecast& f, const ClusterSpec& cluster) {
   if (f.step_s == 0 || f.mfu == 0) return answer_line("step", "not known: " + no_peak_text(run, cluster));

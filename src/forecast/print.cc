@@ -252,8 +252,7 @@ std::string time_text(const RunSpec& run, const Forecast& f, const ClusterSpec& 
             "and bytes / bandwidth)\n"
           : "time of a step (roofline: the larger of FLOPs / peak and bytes / bandwidth)\n";
   s += op_lines(f) + wire_time_text(run, f, cluster) + disk_time_text(f) + host_time_text(f);
-  if (f.step_s == 0 || f.mfu == 0)
-    return s + "  no peaks of this machine are known: `trireme bench` measures them\n";
+  if (f.step_s == 0 || f.mfu == 0) return s + "  not known: " + no_peak_text(run, cluster) + "\n";
   s += step_line(f) + unmeasured_text(f);
   if (!f.expected && !f.why_unexpected.empty())
     s += "  the expected time is not known: " + f.why_unexpected + "\n";

@@ -341,6 +341,16 @@ TEST(Planned, OptionsOfEstimateAreBookedAsSearchBooks) {
   EXPECT_NE(r.out.find("one device in total, at least"), std::string::npos) << r.out;
 }
 
+// A search that finds nothing exits with 2, whichever its table is.
+TEST(Planned, NoLargestModelIsABadRequest) {
+  TempFolder tmp;
+  const Ran r = trireme(tmp.path(), {"search", "--model", "llama3-8B", "--cluster", "A100", "--gpus", "1",
+                                     "--seq", "1000000", "--largest"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.out.find("all together                 not even one layer fits"), std::string::npos) << r.out;
+  EXPECT_NE(r.err.find("search: nothing fits"), std::string::npos) << r.err;
+}
+
 // A V100 multiplies f16: a search without a run file is of f16, and a run in bf16 gets a note. A cluster
 // that states no power of its machines says that the hosts are left out.
 TEST(Planned, TypesAndPowerThatADeviceLacksAreNamed) {
@@ -354,6 +364,10 @@ TEST(Planned, TypesAndPowerThatADeviceLacksAreNamed) {
   EXPECT_EQ(load_run(out).precision.compute, "f16");
   r = trireme(tmp.path(), {"plan", out, "--set", "precision.compute=bf16"});
   EXPECT_NE(r.out.find("V100 has no bf16: priced at its f16 rate"), std::string::npos) << r.out;
+  const std::string tiny = tiny_run_file(tmp.path(), 1).string();
+  r = trireme(tmp.path(),
+              {"plan", tiny, "--all", "--set", "cluster.file=tpu-v5e", "--set", "precision.compute=f32"});
+  EXPECT_NE(r.out.find("  not known: tpu-v5e has no peak.f32"), std::string::npos) << r.out << r.err;
   r = trireme(tmp.path(), and_also(search, {"--cluster", "h100-p5", "--require", "precision=fp8"}));
   EXPECT_NE(r.out.find("kW of the devices alone (power.node is not stated)"), std::string::npos) << r.out;
   EXPECT_NE(r.out.find(" % of the bf16 peak; "), std::string::npos) << r.out;
