@@ -243,6 +243,16 @@ std::optional<AttentionKind> attention_named(std::string_view s) {
   return std::nullopt;
 }
 
+AttentionKind Catalog::fused_attention_of(std::string_view software) const {
+  std::optional<AttentionKind> kind;
+  for (const SourceRule& r : sources) {
+    if (r.software != software || r.family == "cited") continue;
+    if (kind.value_or(r.attention) != r.attention) return AttentionKind::flash;
+    kind = r.attention;
+  }
+  return kind == AttentionKind::flash1 || kind == AttentionKind::flash2 ? *kind : AttentionKind::flash;
+}
+
 const KnownShape* Catalog::shape_named(std::string_view name) const {
   for (const KnownShape& s : shapes)
     for (const std::string& n : s.names)

@@ -107,6 +107,8 @@ struct Catalog {
   std::vector<SourceRule> sources;
   std::vector<std::pair<std::string, std::string>> publications;  // how sources of one begin; its name
 
+  // The FlashAttention that all rows of a software have, apart from rows that others cite; else `flash`.
+  AttentionKind fused_attention_of(std::string_view software) const;
   const KnownShape* shape_named(std::string_view) const;  // apart from case, spaces, - and _
   const KnownShape* shape_of_params(double) const;
   // Of a published row's spelling, "H100-SXM-80GB": what begins with a device's name.

@@ -12,6 +12,7 @@
 #include "base/progress.h"
 #include "base/say.h"
 #include "base/timed.h"
+#include "catalog/catalog.h"
 #include "catalog/price_list.h"
 #include "cli/search_here.h"
 #include "cli/used_keys.h"
@@ -516,6 +517,7 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
     q.constants += fmt::format("{}{} has no measured constants: times are of trireme's own step",
                                q.constants.empty() ? "" : "; ", o.as);
   q.software = profile_of(by.software);
+  q.attention = shipped_catalog().fused_attention_of(by.software);
   const ShapeExtras extras = extras_of(subject.model, q.software);
   q.window = extras.window;
   q.window_share = extras.window_share;
@@ -541,7 +543,6 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
 }
 
 namespace {
-
 void run_search(const SearchOptions& o, const PlanSubject& subject, const RunRequest& request) {
   std::optional<RunSpec> run;
   if (!request.file.empty()) {

@@ -13,6 +13,7 @@
 #include "base/timed.h"
 #include "base/units.h"
 #include "catalog/call_price.h"
+#include "catalog/catalog.h"
 #include "catalog/price_list.h"
 #include "cli/plan_subject.h"
 #include "cli/search.h"
@@ -161,6 +162,7 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   scaled.offload = host ? device.host : device.disk, scaled.offload_each_way = host;
   scaled.by.device = device.name, scaled.by.software = q.software, scaled.by.site = q.site;
   scaled.software = profile_of(q.software);
+  scaled.attention = shipped_catalog().fused_attention_of(q.software);
   if (!q.constants.empty()) price_by_own(scaled.by, read_text(q.constants), q.constants);
   const std::string by =
       scaled.software.ordered() ? "trireme's own overlap, as in search" : text_of(scaled.by);

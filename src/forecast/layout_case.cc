@@ -175,6 +175,7 @@ StepCase step_case(const LayoutCase& q, const SearchLayout& l) {
   c.numbers = q.numbers;
   c.nearest = l.nearest;
   c.offload = l.offload ? q.disk : 0, c.offload_each_way = q.disk_each_way;
+  c.attention = q.attention;
   c.software = q.software, c.cast = c.grad_stored != c.grad_bytes;
   set_layout_keys(c, q.keys);
   set_again(c, l.again);

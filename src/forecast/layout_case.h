@@ -55,6 +55,7 @@ struct LayoutCase {
   DeviceFigures figures;
   FitValues fits{};
   SoftwareProfile software = kElsewhere;  // that runs the layouts
+  AttentionKind attention = AttentionKind::flash;
   NumberType numbers = NumberType::half;
   double grad_bytes = 2;   // of a gradient on the wire
   double grad_stored = 0;  // and in memory; 0 = 4 where a step has several microbatches, else 2

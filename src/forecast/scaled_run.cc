@@ -162,6 +162,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.grad_stored = run.precision.grads == "bf16" ? 2 : 4;
   c.keeping.optimizer =
       double(state_bytes_per_parameter("bf16", "bf16", run.precision.moments)[size_t(Bucket::optimizer)]);
+  c.attention = s.attention;
   c.shards = l.shard_group, c.software = s.software, c.cast = c.grad_stored != c.grad_bytes;
   if (l.offloads_state()) c.offload = s.offload, c.offload_each_way = s.offload_each_way;
   if (run.precision.compute == "fp8") c.numbers = NumberType::fp8;

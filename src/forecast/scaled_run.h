@@ -16,6 +16,7 @@ struct ScaledRun {
   DeviceFigures figures;
   PricedBy by;
   SoftwareProfile software = kElsewhere;
+  AttentionKind attention = AttentionKind::flash;
   double offload = 0;  // StepCase's, of a run that offloads state
   bool offload_each_way = false;
 };

@@ -99,6 +99,7 @@ ScaledRun scaled_run(const LayoutCase& q, const PricedBy& by, const RunSpec& run
           .figures = q.figures,
           .by = by,
           .software = q.software,
+          .attention = q.attention,
           .offload = q.disk,
           .offload_each_way = q.disk_each_way};
 }

@@ -174,6 +174,7 @@ std::string prices_line(const SearchRequest& q, const SearchLayout& l) {
   if (q.software.ordered()) return answer_line("prices", q.constants);
   LayoutCase own = q;
   own.software = kTrireme;
+  own.attention = AttentionKind::flash;
   own.fits = ordered_constants(constants_of({.device = q.device, .software = "", .site = ""}));
   const StepSeconds mine = price_layout(own, l).time;
   std::map<std::string_view, std::pair<double, double>> both;

@@ -162,6 +162,20 @@ TEST(ScaledRun, ShardedExpertsAreGatheredFromOtherNodes) {
   }
 }
 
+// A software's kernel of attention is that of its rows, in closed form and as simulated.
+TEST(ScaledRun, AttentionIsThatOfTheSoftwaresRows) {
+  const Catalog& all = shipped_catalog();
+  EXPECT_EQ(all.fused_attention_of("torchtitan"), AttentionKind::flash2);
+  EXPECT_EQ(all.fused_attention_of("llm-foundry-h100"), AttentionKind::flash1);
+  for (const char* fastest : {"", "nemo", "megatron-0.14", "megatron-2021"})
+    EXPECT_EQ(all.fused_attention_of(fastest), AttentionKind::flash) << fastest;
+  ScaledRun s = scaled("llama3-8B", "H100", {"layout.dp=16", "batch.global=32", "batch.micro=2"});
+  const double fastest = closed(s);
+  s.attention = AttentionKind::flash2;
+  EXPECT_GT(closed(s), 1.01 * fastest);
+  EXPECT_NEAR(simulated(s) / closed(s), 1, 1e-6);
+}
+
 // Biases that experts' products add are traffic of the simulated step as of the closed form.
 TEST(ScaledRun, ExpertsBiasesToo) {
   ScaledRun s = scaled("mixtral-8x7B", "H100",
