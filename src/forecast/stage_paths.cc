@@ -40,6 +40,12 @@ std::optional<size_t> first_gather(const Program& p, const ActionOps& a) {
   return std::nullopt;
 }
 
+double longest_of(const Paths<Counts>& paths, const Prices& prices) {
+  double most = kNoWay;
+  for (const Counts& c : paths.all) most = std::max(most, c.sum(prices));
+  return most;
+}
+
 Act kind_of(size_t span) {
   switch (span) {
     case kF:
@@ -95,32 +101,37 @@ StagePaths::StagePaths(const Layers& layers, const Structure& s, const BoundCase
   work_ = work_of(*c.work);
 }
 
-void StagePaths::ensure(bool split) {
-  if (made_[split]) return;
-  made_[split] = true;
-  const auto order = [&](int stages) {
-    // One stage has three: the middle one's action has sums before it, and is not the last.
-    const int16_t microbatches = stages == 1 ? 3 : 2;
-    Schedule one{.stages = stages, .microbatches = microbatches, .ranks = {{}}};
-    std::vector<Action>& all = one.ranks[0];
-    const auto backward = [&](int16_t stage, int16_t mb) {
-      if (split) all.push_back({Act::I, stage, mb});
-      all.push_back({split ? Act::W : Act::B, stage, mb});
-    };
-    for (int16_t mb = 0; mb < microbatches; mb++)
-      for (int16_t s = 0; s < stages; s++) {
-        all.push_back({Act::F, s, mb});
-        if (stages == 1) backward(s, mb);
-      }
-    for (int16_t mb = 0; mb < 2 && stages > 1; mb++)
-      for (int16_t s = 0; s < stages; s++) backward(s, mb);
-    return with_all(std::move(one));
+Schedule StagePaths::order(int stages, bool split) const {
+  // One stage has three: the middle one's action has sums before it, and is not the last.
+  const int16_t microbatches = stages == 1 ? 3 : 2;
+  Schedule one{.stages = stages, .microbatches = microbatches, .ranks = {{}}};
+  std::vector<Action>& all = one.ranks[0];
+  const auto backward = [&](int16_t stage, int16_t mb) {
+    if (split) all.push_back({Act::I, stage, mb});
+    all.push_back({split ? Act::W : Act::B, stage, mb});
   };
-  make(programs_[split], order(1));
+  for (int16_t mb = 0; mb < microbatches; mb++)
+    for (int16_t s = 0; s < stages; s++) {
+      all.push_back({Act::F, s, mb});
+      if (stages == 1) backward(s, mb);
+    }
+  for (int16_t mb = 0; mb < 2 && stages > 1; mb++)
+    for (int16_t s = 0; s < stages; s++) backward(s, mb);
+  return with_all(std::move(one));
+}
+
+// The stage by itself.
+void StagePaths::ensure_own(bool split) {
+  if (std::exchange(own_made_[split], true)) return;
+  make(programs_[split], order(1, split));
   find_spans(programs_[split], split);
   lane_[split] = count_lane(programs_[split]);
-  if (!gathers_in_passes()) return;
-  make(between_[split], order(2));
+}
+
+void StagePaths::ensure(bool split) {
+  ensure_own(split);
+  if (std::exchange(made_[split], true) || !gathers_in_passes()) return;
+  make(between_[split], order(2, split));
   find_ahead(split);
   find_turned(split);
   if (!many_) find_repeated(split);
@@ -130,19 +141,19 @@ std::span<const StagePaths::Live> StagePaths::of(ActionSpan plain, NextAction ne
   ensure(plain == kDelayedF || kind_of(plain) == Act::I || kind_of(plain) == Act::W);
   const bool other = !gathers_in_passes() || (next == kNextRepeated && many_);
   const size_t span = before(other ? kNextOther : next, plain);
-  Known& k = known_[span];
+  Searched& k = searched(span);
   if (!at.exact && k.number == at.number && k.prices == at.prices) return k.live;
   k.number = at.exact ? 0 : at.number;
   k.prices = at.prices;
   k.live.clear();
-  const bool look = at.exact || tried_[span].add(at.profile);
-  if (std::vector<size_t>& there = there_[span]; look || there.empty()) {
+  const bool look = at.exact || k.tried.add(at.profile);
+  if (look || k.there.empty()) {
     for (size_t from = 0; from < kFroms; from++) search(span, ClockFrom(from), at, look);
-    there.clear();
+    k.there.clear();
     for (size_t way = 0; way < kFetch; way++)
-      if (!ways_[span][way].paths.all.empty()) there.push_back(way);
+      if (!k.ways[way].paths.all.empty()) k.there.push_back(way);
   }
-  for (const size_t way : there_[span]) k.live.push_back({way, longest_of(span, way, at)});
+  for (const size_t way : k.there) k.live.push_back({way, longest_of(k.ways[way].paths, at.prices)});
   if (const double ns = fetch_[plain].sum(at.prices); ns > 0) {
     k.live.push_back({kFetch, ns});
     if (many_) k.live.push_back({kFetchAgain, ns});
@@ -174,15 +185,15 @@ double StagePaths::whole(int64_t microbatches, const PricesAt& at) {
 }
 
 double StagePaths::end(const PricesAt& at) {
-  ensure(false);
-  const bool look = at.exact || tried_[kEnd].add(at.profile);
-  search(kEnd, kFromCompute, at, look);
-  return std::max(longest_of(kEnd, way_of(kFromCompute, kToCompute), at),
-                  longest_of(kEnd, way_of(kFromCompute, kToLane), at));
+  ensure_own(false);
+  Searched& s = searched(kEnd);
+  search(kEnd, kFromCompute, at, at.exact || s.tried.add(at.profile));
+  return std::max(longest_of(s.ways[way_of(kFromCompute, kToCompute)].paths, at.prices),
+                  longest_of(s.ways[way_of(kFromCompute, kToLane)].paths, at.prices));
 }
 
 double StagePaths::lane(bool split, const Prices& prices) {
-  ensure(split);
+  ensure_own(split);
   return lane_[split].sum(prices) / 3;
 }
 
@@ -481,7 +492,7 @@ void StagePaths::search(size_t span, ClockFrom from, const PricesAt& at, bool lo
   std::array<Way*, kTos> ways{};
   bool any = false;
   for (size_t to = 0; to < kTos; to++) {
-    Way& w = ways_[span][way_of(from, ClockTo(to))];
+    Way& w = searched(span).ways[way_of(from, ClockTo(to))];
     w.none = w.none || !has_way(parts_[span], from, ClockTo(to));
     if (w.none || (!w.paths.all.empty() && !(look && (at.exact || !w.paths.settled())))) continue;
     ways[to] = &w;
@@ -494,12 +505,6 @@ void StagePaths::search(size_t span, ClockFrom from, const PricesAt& at, bool lo
       ways[to]->paths.add(counts_of(*found[to]));
     else if (ways[to])
       ways[to]->none = true;
-}
-
-double StagePaths::longest_of(size_t span, size_t way, const PricesAt& at) const {
-  double most = kNoWay;
-  for (const Counts& c : ways_[span][way].paths.all) most = std::max(most, c.sum(at.prices));
-  return most;
 }
 
 // The longest paths, the last one first. Operations before the part have ended.

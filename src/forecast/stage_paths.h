@@ -2,6 +2,7 @@
 // its rank does before and after.
 #pragma once
 #include <array>
+#include <memory>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -169,6 +170,8 @@ class StagePaths {
   Schedule with_all(Schedule) const;
   void make(StageProgram&, Schedule) const;
   bool gathers_in_passes() const { return structure_.zero == 3 && structure_.reshard_after_forward; }
+  Schedule order(int stages, bool split) const;
+  void ensure_own(bool split);
   void ensure(bool split);
   Counts count_lane(const StageProgram&) const;
   void find_spans(const StageProgram&, bool split);
@@ -178,7 +181,6 @@ class StagePaths {
   void find_repeated(bool split);
   void set_gathered(Part&, const ActionOps& next, bool turned) const;
   void search(size_t span, ClockFrom, const PricesAt&, bool look);
-  double longest_of(size_t span, size_t way, const PricesAt&) const;
   bool has_way(const Part&, ClockFrom, ClockTo) const;
   // By ClockTo; nothing: there is no path.
   using ToPaths = std::array<std::optional<std::vector<Taken>>, kTos>;
@@ -191,22 +193,29 @@ class StagePaths {
   Mesh mesh_;
   Structure structure_;
   WorldWork work_;
-  std::array<bool, 2> made_{};
+  std::array<bool, 2> own_made_{}, made_{};
   std::array<StageProgram, 2> programs_, between_, turned_, repeated_;  // split or not
   std::array<Whole, size_t(kWhole)> whole_;                             // by microbatches
   std::array<Part, kEnd + 1> parts_{};
   std::array<Counts, kSpans> fetch_;  // kFetch
   bool many_ = false;                 // a pass uses more units than are gathered ahead
   std::array<Counts, 2> lane_{};      // split or not
-  std::array<std::array<Way, kFetch>, kEnd + 1> ways_;
-  std::array<std::vector<size_t>, kEnd> there_;  // ways that have a path
-  std::array<Tried, kEnd + 1> tried_;
-  struct Known {  // at the previous prices
+  // What is known of a part. Few parts of a stage are asked for.
+  struct Searched {
+    std::array<Way, kFetch> ways;
+    std::vector<size_t> there;  // ways that have a path
+    Tried tried;
+    // At the previous prices:
     uint64_t number = 0;
     Prices prices;
     std::vector<Live> live;
   };
-  std::array<Known, kEnd> known_;
+  Searched& searched(size_t span) {
+    std::unique_ptr<Searched>& s = searched_[span];
+    if (!s) s = std::make_unique<Searched>();
+    return *s;
+  }
+  std::array<std::unique_ptr<Searched>, kEnd + 1> searched_;
 };
 
 }  // namespace trireme::step_paths

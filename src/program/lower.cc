@@ -254,7 +254,7 @@ class Lowering {
   void put(OpKind kind) { out_.ops.push_back({.kind = kind, .mb = now().mb, .stage = now().stage}); }
 
   void action(const Action& a) {
-    free_read();
+    free_read(at_);
     if (passes(a.kind) || a.kind == Act::R) post_next();
     switch (a.kind) {
       case Act::F:
@@ -392,7 +392,7 @@ class Lowering {
     out_.actions.back().interleaved = int32_t(other - f);
     for (const size_t i : {f, other}) {
       at_ = i;
-      free_read();
+      free_read(at_);
       post_next();
     }
     const StageShape &up = chunk(actions_[f].stage), &down = chunk(actions_[other].stage);
@@ -510,32 +510,33 @@ class Lowering {
   }
   void send() {
     const bool back = now().kind == Act::SendB;
-    sent_.push_back({int32_t(out_.ops.size()), in_.send_ends.empty() ? -1 : in_.send_ends[at_]});
+    const int read_at = in_.send_ends.empty() ? -1 : in_.send_ends[at_];
+    sent_.insert({read_at < 0 ? kNoRead : size_t(read_at), int32_t(out_.ops.size())});
     out_.ops.push_back({.kind = OpKind::send,
                         .back = back,
                         .mb = now().mb,
                         .stage = now().stage,
                         .peer = int16_t(rank_of(now().stage + (back ? -1 : 1), now().mb))});
   }
-  void free_sent(const auto& is_read) {
-    std::erase_if(sent_, [&](const Sent& s) {
-      if (!is_read(s)) return false;
-      Op op = out_.ops[size_t(s.op)];
+  // The sends that are read before the action or at it, in the order in which they were sent.
+  void free_read(size_t action) {
+    read_.clear();
+    while (!sent_.empty() && sent_.begin()->first <= action)
+      read_.push_back(sent_.extract(sent_.begin()).value().second);
+    std::sort(read_.begin(), read_.end());
+    for (const int32_t send : read_) {
+      Op op = out_.ops[size_t(send)];
       op.kind = OpKind::free;
-      op.after = s.op;
+      op.after = send;
       out_.ops.push_back(op);
-      return true;
-    });
-  }
-  void free_read() {
-    free_sent([&](const Sent& s) { return s.read_at >= 0 && size_t(s.read_at) <= at_; });
+    }
   }
 
   // ---- after the actions ----
 
   void end() {
     out_.frees = int32_t(out_.ops.size());
-    free_sent([](const Sent&) { return true; });
+    free_read(kNoRead);
     out_.sums = int32_t(out_.ops.size());
     reduces_.finish();
     out_.norm = int32_t(out_.ops.size());
@@ -555,10 +556,6 @@ class Lowering {
       if (a.action.kind == Act::Step) a = {a.action, out_.sums, int32_t(out_.ops.size())};
   }
 
-  struct Sent {
-    int32_t op;
-    int read_at;  // the action before which it has surely been read; -1: the step's end
-  };
   const LowerInput& in_;
   std::span<const Action> actions_;
   const RankShape& shape_;
@@ -571,9 +568,12 @@ class Lowering {
   std::vector<std::pair<size_t, size_t>> group_;  // by action: the actions issued with it
   std::vector<char> gathering_;                   // by action, by stage: it gathers
   std::vector<int32_t> posted_;                   // by action: its post; -1: none yet
-  std::vector<Sent> sent_;                        // not yet freed
-  std::vector<int> weights_left_;                 // by chunk: weight gradients to come
-  std::map<int16_t, int> batch_uses_;             // by microbatch: weight gradients to come
+  static constexpr size_t kNoRead = size_t(-1);   // the step's end
+  // Sends that are not yet freed: the action before which one has surely been read, and its operation.
+  std::set<std::pair<size_t, int32_t>> sent_;
+  std::vector<int32_t> read_;          // in free_read()
+  std::vector<int> weights_left_;      // by chunk: weight gradients to come
+  std::map<int16_t, int> batch_uses_;  // by microbatch: weight gradients to come
   std::set<int16_t> loaded_;
   std::set<std::pair<int16_t, int16_t>> made_again_;  // by stage and microbatch, ahead of the backward pass
 };

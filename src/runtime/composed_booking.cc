@@ -6,13 +6,12 @@
 
 #include "comm/meta/meta_comm.h"
 #include "model/stages.h"
-#include "runtime/meta_rank.h"
 
 namespace trireme {
 namespace {
 
 // Holes differ between ranks with equal stages by less than this share of their bytes.
-constexpr double kPlacedFrom = 0.95;
+constexpr double kPlacedFrom = 0.93;
 
 // Equal for pipeline ranks whose memory differs by the order of their actions alone.
 std::string stages_text(const RunSpec& run, const Schedule& schedule, const Holders& holders,
@@ -106,33 +105,38 @@ PlacedCalls ComposedRun::listed(int pp_rank) const {
   return all;
 }
 
-std::vector<StageArena> ComposedRun::largest_arenas() const {
+std::vector<StageArena> ComposedRun::largest_arenas(int64_t enough) const {
   std::vector<Rank> ranks;
   std::vector<int64_t> peaks, highest(kinds());
+  std::vector<size_t> order;  // those with the highest peaks first
   for (int r = 0; r < int(schedule_.ranks.size()); r++) {
     const Rank& one = ranks.emplace_back(rank(r));
     peaks.push_back(booked_bytes(one.program, one.tapes, one.steady).peak_total);
     int64_t& most = highest[kind(r)];
     most = std::max(most, peaks.back());
+    order.push_back(size_t(r));
   }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return peaks[a] > peaks[b]; });
   std::vector<StageArena> all(kinds());
-  for (int r = 0; r < int(ranks.size()); r++) {
-    if (double(peaks[size_t(r)]) < kPlacedFrom * double(highest[kind(r)])) continue;
-    const Rank& one = ranks[size_t(r)];
-    StageArena& most = all[kind(r)];
-    const int64_t bytes = placed_bytes(one.program, one.tapes, one.steady).arena_bytes;
-    if (bytes > most.bytes) most = {r, bytes};
+  for (const size_t n : order) {
+    const size_t k = kind_[n];
+    if (double(peaks[n]) < kPlacedFrom * double(highest[k])) continue;
+    const Rank& one = ranks[n];
+    const StageArena here = {int(n), placed_bytes(one.program, one.tapes, one.steady).arena_bytes};
+    if (here.bytes > enough) return {here};
+    if (here.bytes > all[k].bytes || (here.bytes == all[k].bytes && here.pp_rank < all[k].pp_rank))
+      all[k] = here;
   }
   return all;
 }
 
 std::vector<StageArena> largest_arenas(const RunSpec& run, const Schedule& schedule, int threads,
-                                       const ClusterSpec& cluster) {
+                                       const ClusterSpec& cluster, int64_t enough) {
   RunSpec plain = run;
   plain.optimizer.post_validation = "off";
   plain.train.noise_scale = 0;
   LayerTapes tapes;
-  std::vector<StageArena> all = ComposedRun(plain, schedule, threads, cluster, tapes).largest_arenas();
+  std::vector<StageArena> all = ComposedRun(plain, schedule, threads, cluster, tapes).largest_arenas(enough);
   if (!composes(run))
     for (StageArena& a : all) a.bytes = arena_of_stage(run, schedule, threads, cluster, a.pp_rank);
   std::sort(all.begin(), all.end(),

@@ -8,6 +8,7 @@
 #include "comm/comm_set.h"
 #include "runtime/booking.h"
 #include "runtime/layer_recorder.h"
+#include "runtime/meta_rank.h"
 #include "schedule/steady.h"
 
 namespace trireme {
@@ -53,8 +54,8 @@ class ComposedRun {
   ProgramBytes booked(int pp_rank) const;  // without arena_bytes
   ProgramBytes placed(int pp_rank) const;
   PlacedCalls listed(int pp_rank) const;
-  // By kind: the rank with the largest arena.
-  std::vector<StageArena> largest_arenas() const;
+  // By kind: the rank with the largest arena. Once an arena has more than `enough` bytes, only that one.
+  std::vector<StageArena> largest_arenas(int64_t enough = kEndlessArena) const;
 
  private:
   struct Rank {
@@ -73,6 +74,7 @@ class ComposedRun {
 
 // ComposedRun::largest_arenas(). If the run does not compose, the rank is chosen without the features that
 // prevent it, then booked.
-std::vector<StageArena> largest_arenas(const RunSpec&, const Schedule&, int threads, const ClusterSpec&);
+std::vector<StageArena> largest_arenas(const RunSpec&, const Schedule&, int threads, const ClusterSpec&,
+                                       int64_t enough = kEndlessArena);
 
 }  // namespace trireme

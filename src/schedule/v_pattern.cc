@@ -1,7 +1,7 @@
 #include "schedule/v_pattern.h"
 
 #include <algorithm>
-#include <tuple>
+#include <numeric>
 
 namespace trireme {
 namespace {
@@ -15,8 +15,7 @@ using Row = std::vector<int>;     // by microbatch, the slot
 using Rank = std::vector<Row>;    // by kind
 using Slots = std::vector<Rank>;  // by rank
 struct Ref {
-  int slot, rank, kind, mb;
-  auto key() const { return std::tie(slot, rank, kind); }
+  int slot = 0, rank = 0, kind = 0, mb = 0;
 };
 
 int last_input(const Rank& r) {
@@ -25,12 +24,20 @@ int last_input(const Rank& r) {
 
 // All passes by slot, then rank, then kind.
 std::vector<Ref> in_order(const Slots& all) {
-  std::vector<Ref> list;
-  for (int r = 0; r < int(all.size()); r++)
-    for (int k = 0; k < int(all[size_t(r)].size()); k++)
-      for (int mb = 0; mb < int(all[size_t(r)][size_t(k)].size()); mb++)
-        list.push_back({all[size_t(r)][size_t(k)][size_t(mb)], r, k, mb});
-  std::sort(list.begin(), list.end(), [](const Ref& a, const Ref& b) { return a.key() < b.key(); });
+  const auto each = [&](auto&& visit) {
+    for (int r = 0; r < int(all.size()); r++)
+      for (int k = 0; k < int(all[size_t(r)].size()); k++)
+        for (int mb = 0; mb < int(all[size_t(r)][size_t(k)].size()); mb++)
+          visit(Ref{all[size_t(r)][size_t(k)][size_t(mb)], r, k, mb});
+  };
+  // A counting sort: slots are few, and passes are visited by rank and kind.
+  int slots = 0;
+  each([&](const Ref& p) { slots = std::max(slots, p.slot + 1); });
+  std::vector<size_t> begin(size_t(slots) + 1);
+  each([&](const Ref& p) { begin[size_t(p.slot) + 1]++; });
+  std::partial_sum(begin.begin(), begin.end(), begin.begin());
+  std::vector<Ref> list(begin.back());
+  each([&](const Ref& p) { list[begin[size_t(p.slot)]++] = p; });
   return list;
 }
 

@@ -28,8 +28,11 @@ RunSpec run_of(const SearchRequest& q, const ConfirmRequest& c, const SearchLayo
   return with_layout(std::move(run), l, q.disk_each_way);
 }
 
-void book(const SearchRequest& q, const RunSpec& run, Confirmed& c) {
-  const std::vector<StageArena> ranks = largest_arenas(run, schedule_of(run), 1, {});
+// whole: also if one rank shows that the layout does not fit.
+void book(const SearchRequest& q, const RunSpec& run, bool whole, Confirmed& c) {
+  const double room = q.figures.memory * q.memory_share - c.priced.memory.base;
+  const int64_t enough = whole ? kEndlessArena : std::max<int64_t>(0, int64_t(room));
+  const std::vector<StageArena> ranks = largest_arenas(run, schedule_of(run), 1, {}, enough);
   c.booked_ranks = int64_t(ranks.size());
   for (const StageArena& a : ranks) {
     if (a.bytes <= c.arena) continue;
@@ -82,7 +85,7 @@ Confirmed look_at(const SearchRequest& q, const ConfirmRequest& request, const P
       c.arena = same->arena, c.bytes = same->bytes, c.fits = same->fits;
       c.pp = same->pp;
     } else {
-      book(q, run, c);
+      book(q, run, false, c);
     }
   } catch (const Error& e) {
     if (e.fault != Fault::request) throw;
@@ -229,7 +232,7 @@ void book_nearest(const SearchRequest& q, SearchResult& r, const ConfirmRequest&
     const RunSpec run = run_of(q, request, no.nearest);
     if (!why_not_run(run).empty()) return;
     Confirmed c{.priced = price_layout(q, no.nearest)};
-    book(q, resolve(run, {.native_bf16 = true}), c);
+    book(q, resolve(run, {.native_bf16 = true}), true, c);
     no.bytes = std::max(no.bytes, c.bytes);
     no.booked = true;
     for (SearchResult::Rejected& d : r.rejected)

@@ -7,46 +7,65 @@
 namespace trireme {
 
 BestFit::BestFit(int64_t capacity) : capacity_(capacity) {
-  holes_.reserve(1024);
-  if (capacity > 0) holes_.push_back({0, capacity});
+  begins_.reserve(1024), sizes_.reserve(1024);
+  if (capacity > 0) begins_.push_back(0), sizes_.push_back(capacity);
+}
+
+void BestFit::erase(size_t hole) {
+  begins_.erase(begins_.begin() + ptrdiff_t(hole));
+  sizes_.erase(sizes_.begin() + ptrdiff_t(hole));
+}
+
+// The first of the smallest holes that have room; their number: none has.
+size_t BestFit::best_for(int64_t size) const {
+  // The open end is the last resort, whatever its size: so placement does not depend on the capacity.
+  const bool open = !sizes_.empty() && begins_.back() + sizes_.back() == capacity_;
+  const size_t n = sizes_.size() - open;
+  // What is left of a hole; of one that is too small a number above all others. There is no branch that
+  // depends on a single hole.
+  const auto left = [&](size_t i) { return uint64_t(sizes_[i]) - uint64_t(size); };
+  constexpr size_t kTogether = 16;
+  uint64_t least = uint64_t(1) << 63;
+  size_t from = n;
+  for (size_t i = 0; i < n && least > 0; i += kTogether) {
+    uint64_t here = least;
+    for (size_t k = i, end = std::min(n, i + kTogether); k < end; k++) here = std::min(here, left(k));
+    if (here < least) least = here, from = i;
+  }
+  if (from == n) return open && sizes_.back() >= size ? n : sizes_.size();
+  while (left(from) != least) from++;
+  return from;
 }
 
 int64_t BestFit::place(int64_t size) {
-  // The open end is the last resort, whatever its size: so placement does not depend on the capacity.
-  Hole* best = nullptr;
-  const bool open = !holes_.empty() && holes_.back().begin + holes_.back().size == capacity_;
-  for (size_t i = 0, n = holes_.size() - open; i < n; i++) {
-    Hole& h = holes_[i];
-    if (h.size < size || (best && h.size >= best->size)) continue;
-    best = &h;
-    if (h.size == size) break;
-  }
-  if (!best && open && holes_.back().size >= size) best = &holes_.back();
-  if (!best) return -1;
-  const int64_t at = best->begin;
-  best->begin += size, best->size -= size;
-  if (best->size == 0) holes_.erase(holes_.begin() + (best - holes_.data()));
+  const size_t best = best_for(size);
+  if (best == sizes_.size()) return -1;
+  const int64_t at = begins_[best];
+  begins_[best] += size, sizes_[best] -= size;
+  if (sizes_[best] == 0) erase(best);
   high_water_ = std::max(high_water_, at + size);
   return at;
 }
 
 void BestFit::give_back(int64_t begin, int64_t size) {
-  auto next = std::lower_bound(holes_.begin(), holes_.end(), begin,
-                               [](const Hole& h, int64_t at) { return h.begin < at; });
-  require(begin >= 0 && begin + size <= capacity_ && (next == holes_.end() || begin + size <= next->begin) &&
-              (next == holes_.begin() || std::prev(next)->begin + std::prev(next)->size <= begin),
+  const auto next = size_t(std::lower_bound(begins_.begin(), begins_.end(), begin) - begins_.begin());
+  const bool last = next == begins_.size();
+  const int64_t end_before = next > 0 ? begins_[next - 1] + sizes_[next - 1] : 0;
+  require(begin >= 0 && begin + size <= capacity_ && (last || begin + size <= begins_[next]) &&
+              end_before <= begin,
           "a block was freed twice or is not of this arena");
-  bool left = next != holes_.begin() && std::prev(next)->begin + std::prev(next)->size == begin;
-  bool right = next != holes_.end() && begin + size == next->begin;
+  const bool left = next > 0 && end_before == begin;
+  const bool right = !last && begin + size == begins_[next];
   if (left && right) {
-    std::prev(next)->size += size + next->size;
-    holes_.erase(next);
+    sizes_[next - 1] += size + sizes_[next];
+    erase(next);
   } else if (left) {
-    std::prev(next)->size += size;
+    sizes_[next - 1] += size;
   } else if (right) {
-    next->begin = begin, next->size += size;
+    begins_[next] = begin, sizes_[next] += size;
   } else {
-    holes_.insert(next, {begin, size});
+    begins_.insert(begins_.begin() + ptrdiff_t(next), begin);
+    sizes_.insert(sizes_.begin() + ptrdiff_t(next), size);
   }
 }
 

@@ -1,6 +1,7 @@
 // Placement of blocks in a range: best fit, lowest address first, neighbours merged. A pure function of the
 // calls, so it can be repeated without the caller (program/program_bytes.h).
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -23,12 +24,13 @@ class BestFit {
   int64_t capacity() const { return capacity_; }
 
  private:
-  struct Hole {
-    int64_t begin, size;
-  };
+  size_t best_for(int64_t size) const;
+  void erase(size_t hole);
+
   int64_t capacity_, high_water_ = 0;
-  std::vector<Hole>
-      holes_;  // sorted by begin, never adjacent; capacity is kept, so steady steps allocate nothing
+  // Holes, sorted by begin, never adjacent. Capacity is kept, so steady steps allocate nothing. Sizes have a
+  // vector of their own, because place() compares all of them.
+  std::vector<int64_t> begins_, sizes_;
 };
 
 }  // namespace trireme
