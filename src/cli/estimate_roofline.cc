@@ -6,6 +6,7 @@
 #include "estimate/roofline.h"
 #include "forecast/scaled_run.h"
 #include "runtime/composed_booking.h"
+#include "spec/rank_kinds.h"
 #include "spec/run_schedule.h"
 
 namespace trireme::cli {
@@ -22,9 +23,13 @@ std::string too_large(PlannedRun p, bool by_name) {
     b = *priced;
   } else if (p.run.train.device == "cuda" && p.cluster.memory_bytes > 0) {
     settle(p);
-    for (const StageArena& s : largest_arenas(p.run, schedule_of(p.run), rank_threads_of(p.run), p.cluster))
+    const NumberList memory = memory_of_ranks(p.cluster, p.run.layout);
+    b.fits = true;
+    for (const StageArena& s : largest_arenas(p.run, schedule_of(p.run), rank_threads_of(p.run), p.cluster,
+                                              kEndlessArena, interned(memory))) {
       b.bytes = std::max(b.bytes, double(s.bytes));
-    b.fits = b.bytes <= double(p.cluster.memory_bytes);
+      b.fits &= s.bytes <= (memory.empty() ? p.cluster.memory_bytes : memory[size_t(s.pp_rank)]);
+    }
     b.bytes += beside_bytes(p.run);
   }
   if (b.fits) return "";

@@ -150,15 +150,22 @@ void refuse_contradictions(const WallsCase& c) {
   if (c.reach > 0 && c.used() == 0) bad_request("--reach: {} of what? --mfu says what the run has", c.reach);
 }
 
-// The largest arena of a rank, which search confirms a layout with. 0: this version does not run it, or
-// booking takes longer than a second.
-double booked_arena(const RunSpec& run) {
+struct BookedArena {
+  double bytes = 0;
+  double more = 0;  // StepMemory::more
+};
+// The arena of the rank that leaves the least memory, which search confirms a layout with. 0: this version
+// does not run it, or booking takes longer than a second.
+BookedArena booked_arena(const RunSpec& run, const RankRoom& room) {
   constexpr int64_t kMostActions = 8000;  // forward passes of all stages
-  if (run.layout.pp * run.layout.chunks * run.microbatches() > kMostActions) return 0;
-  if (!why_not_run(run).empty()) return 0;
-  int64_t most = 0;
-  for (const StageArena& a : largest_arenas(run, schedule_of(run), 1, {})) most = std::max(most, a.bytes);
-  return double(most);
+  BookedArena most;
+  if (run.layout.pp * run.layout.chunks * run.microbatches() > kMostActions) return most;
+  if (!why_not_run(run).empty()) return most;
+  for (const StageArena& a : largest_arenas(run, schedule_of(run), 1, {}, kEndlessArena, room.devices)) {
+    const double more = room.devices ? room.of((*room.devices)[size_t(a.pp_rank)]) : 0;
+    if (most.bytes == 0 || double(a.bytes) - more > most.bytes - most.more) most = {double(a.bytes), more};
+  }
+  return most;
 }
 
 // The option whose value the refusal concerns.
@@ -202,13 +209,16 @@ std::optional<RunBytes> searched_bytes(const RunSpec& run, SubjectDevice device)
     complete_figures(device, run.world(), "--cluster");
     const std::optional<SearchLayout> l = layout_of(run);
     if (!l) return std::nullopt;
-    const StepMemory closed = price_layout(layout_case_of(run, device), *l).memory;
+    const LayoutCase q = layout_case_of(run, device);
+    const StepMemory closed = price_layout(q, *l).memory;
     RunBytes r{.bytes = closed.total, .source = "at least, as the arena's holes are not booked"};
-    if (const double arena = booked_arena(run); arena > 0) {
-      r.bytes = arena + closed.base;
+    double more = closed.more;
+    if (const BookedArena arena = booked_arena(run, room_of(q, *l)); arena.bytes > 0) {
+      r.bytes = arena.bytes + closed.base;
+      more = arena.more;
       r.source = "booked as in trireme search";
     }
-    r.fits = r.bytes <= device.figures.memory;
+    r.fits = r.bytes - more <= device.figures.memory;
     return r;
   } catch (const Error& e) {
     if (e.fault != Fault::request) throw;

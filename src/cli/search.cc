@@ -24,6 +24,7 @@
 #include "forecast/untrained_router.h"
 #include "search/confirm.h"
 #include "search/framework.h"
+#include "search/one_kind.h"
 #include "search/search.h"
 #include "search/search_flip.h"
 #include "search/search_sweep.h"
@@ -119,8 +120,8 @@ RunSpec run_of_search(const SearchRequest& q, const std::string& cluster,
     run.precision.compute = "bf16";
     if (run.precision.fp8 == "none") run.precision.fp8 = "current";
   }
-  const bool own_devices = has_own_devices(cluster_called(cluster, 1));
-  if (!given || (own_devices && run.train.device == "cpu")) run.train.device = "cuda";
+  if (!given || (run.train.device == "cpu" && has_own_devices(cluster_called(cluster, 1))))
+    run.train.device = "cuda";
   if (run.train.device == "cuda" && run.precision.moments != "f32")
     bad_request("precision.moments = {}: GPUs have f32 moments; give --set precision.moments=f32",
                 toml_string(run.precision.moments));
@@ -160,8 +161,8 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
   q.price_note = listed.text;
   q.site = d.site;
   q.saved_bytes = double(checkpoint_bytes(*q.run));
-  const double write = d.site.checkpoint_bandwidth();
-  if (write > 0) q.reliability.write_s = q.saved_bytes / write;
+  if (const double write = d.site.checkpoint_bandwidth(); write > 0)
+    q.reliability.write_s = q.saved_bytes / write;
   if (d.mtbf_hours > 0) q.reliability.mtbf_device_s = d.mtbf_hours * 3600;
 }
 
@@ -289,9 +290,8 @@ class ShownLooks {
   // A proof ends the replays at any of the listed layouts: their number predicts no end.
   void operator()(int64_t looked_at, int64_t, const SearchLayout& l) {
     constexpr double kQuietS = 2;
-    constexpr int64_t kUnknown = 0;
     if (now_s() - begin_ < kQuietS) return;
-    if (!progress_ || looked_at < at_) progress_.emplace("replayed layouts", kUnknown);
+    if (!progress_ || looked_at < at_) progress_.emplace("replayed layouts", int64_t(0));
     progress_->update(at_ = looked_at, text_of(l));
   }
 
@@ -316,17 +316,14 @@ FoundLayouts find_layouts(const SearchOptions& o, SearchRequest& q, const std::o
   if (q.software.taped() && !q.bytes) q.bytes = bytes_of(q);
   SearchResult& r = f.result;
   if (o.confirm > 0) {
-    ConfirmRequest c{.most = o.confirm, .run = run};
-    c.by = o.priced_by(q.device);
     ShownLooks looks;
-    c.progress = std::ref(looks);
+    const ConfirmRequest c{
+        .most = o.confirm, .run = run, .by = o.priced_by(q.device), .progress = std::ref(looks)};
     f.looked = search_and_confirm(q, r, c);
     cut_front(q, r);
-    if (o.all || o.json)
-      confirm_front(q, r, c, *f.looked);
-    else
-      confirm_alternatives(q, r, c, *f.looked);
+    (o.all || o.json ? confirm_front : confirm_alternatives)(q, r, c, *f.looked);
     if (f.looked->looked_at.empty()) f.looked.reset();
+    r.alone = kinds_alone(q, c);
   } else {
     r = search(q);
     cut_front(q, r);
@@ -358,8 +355,8 @@ void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<
     print_text("{}", search_json(q, r, why, confirmed, flips));
     return refuse_nothing(r.best.empty(), o.out);
   }
-  std::string below;
-  if (!o.as.empty() && !r.best.empty()) below += launch_text(framework_named(o.as), q, r.best.front().layout);
+  std::string below =
+      o.as.empty() || r.best.empty() ? "" : launch_text(framework_named(o.as), q, r.best.front().layout);
   if (!o.out.empty() && !r.best.empty()) below += fmt::format("run file: {}\n", o.out);
   const auto lines = size_t(std::count(below.begin(), below.end(), '\n'));
   print_text("{}{}",
@@ -465,7 +462,7 @@ void SearchOptions::reject_unread() const {
 namespace {
 
 // Keys of a run file that no searched layout has.
-void say_left_out(const LayoutSpec& l) {
+void say_left_out(const LayoutSpec& l, bool searches_cuts) {
   const LayoutSpec plain;
   std::string keys;
   const auto add = [&](bool given, std::string_view key) {
@@ -474,6 +471,7 @@ void say_left_out(const LayoutSpec& l) {
   add(l.tp_chunks != plain.tp_chunks, "tp_chunks");
   add(l.interleave != plain.interleave, "interleave");
   add(l.cp > 1 && l.cp_method != plain.cp_method, "cp_method");
+  add(!searches_cuts && l.stage_layers != plain.stage_layers, "stage_layers");
   add(l.recompute_blocks != plain.recompute_blocks, "recompute_blocks");
   add(l.recompute == "selective" && l.recompute_tensors != plain.recompute_tensors, "recompute_tensors");
   if (!keys.empty())
@@ -509,7 +507,7 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
     say("note: optimizer.name = \"{}\": the search prices AdamW's update; plan prices a layout with the "
         "run's own\n",
         q.run->optimizer.name);
-  say_left_out(q.run->layout);
+  say_left_out(q.run->layout, q.site.kinds.size() > 1);
   set_sizes(q, o, subject);
   const PricedBy by = o.priced_by(q.device);
   q.fits = constants_of(by), q.constants = text_of(by);
@@ -524,6 +522,7 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   q.expert_bias = extras.expert_bias;
   if (!o.as.empty()) trireme::refuse_types(framework_named(o.as), q);
   if (q.software.ordered()) q.fits = ordered_constants(q.fits);
+  if (q.software.ordered() && o.as.empty()) q.kinds = DeviceKinds::of(q.site, q.gpus.back(), by, asked);
   set_interval(q, !by.software.empty());
   q.by = o.by == "step" ? RankBy::step : o.by == "cost" ? RankBy::cost : RankBy::loss;
   q.best = o.best, q.memory_share = o.memory_share;

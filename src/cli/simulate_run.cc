@@ -35,6 +35,7 @@
 #include "sim/markup.h"
 #include "sim/world_report.h"
 #include "spec/batch_ramp.h"
+#include "spec/rank_kinds.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 #include "spec/toml.h"
@@ -51,6 +52,10 @@ struct Subject {
   std::optional<ScaledRun> scaled;  // priced in closed form; none: booked here
   ClusterSpec cluster;
   double step_flops = 0, peak_flops = 0, memory = 0;  // of the model; of a device
+  NumberList memory_of;  // by pipeline rank, with several kinds of devices; else empty
+  double memory_at(int pp_rank) const {
+    return memory_of.empty() ? memory : double(memory_of[size_t(pp_rank)]);
+  }
   double price_per_hour = 0, mtbf_hours = 0;
   std::string currency;  // the price's
   bool own_run = false;  // a layout that this program trains
@@ -121,8 +126,9 @@ bool price_as_searched(const SimulateRunRequest& q, Subject& s) {
   if (q.has_constants()) s.priced += "; " + prices_text(s.run, s.cluster, by, n->step.step_s);
   if (q.share_links) s.priced += "; links are shared";
   s.step_flops = step_flops(step_case_of(*s.scaled), false);
-  s.peak_flops = s.scaled->figures.bf16;
+  s.peak_flops = peak_of_ranks(s.cluster, s.run.world(), "bf16") / double(s.run.world());
   s.memory = s.scaled->figures.memory;
+  s.memory_of = memory_of_ranks(s.cluster, s.run.layout);
   s.beside = int64_t(beside_bytes(s.run));
   return true;
 }
@@ -142,6 +148,7 @@ void book(const SimulateRunRequest& q, Subject& s) {
   s.step_flops = train_flops_per_token(s.run.model, s.run.data.seq_len) * double(s.run.tokens_per_step());
   s.peak_flops = s.cluster.peak_flops(s.run.precision.compute);
   s.memory = double(s.cluster.memory_bytes) / double(ranks_on_device(s.run, s.cluster));
+  s.memory_of = memory_of_ranks(s.cluster, s.run.layout);
   if (const bool gpus = s.run.train.device == "cuda";
       s.peak_flops == 0 && ((gpus && s.bound) || s.cluster.memory_bandwidth == 0))
     bad_request(
@@ -166,13 +173,17 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   if (!q.constants.empty()) price_by_own(scaled.by, read_text(q.constants), q.constants);
   const std::string by =
       scaled.software.ordered() ? "trireme's own overlap, as in search" : text_of(scaled.by);
+  if (scaled.software.ordered())
+    scaled.kinds = DeviceKinds::of(device.site, s.run.world(), scaled.by, "--cluster");
   s.device = device.name, s.priced = fmt::format("layer by layer in closed form, with {}; {}",
                                                  by.empty() ? "score's constants" : by, curve_text(device));
   s.note = device.note;
   s.cluster = device.site;
   if (q.share_links) s.priced += "; links are shared";
-  s.step_flops = step_flops(step_case_of(scaled), false), s.peak_flops = device.figures.bf16;
+  s.step_flops = step_flops(step_case_of(scaled), false);
+  s.peak_flops = peak_of_ranks(device.site, s.run.world(), "bf16") / double(s.run.world());
   s.memory = device.figures.memory;
+  s.memory_of = memory_of_ranks(device.site, s.run.layout);
   s.price_per_hour = device.price_per_hour;
   s.currency = device.currency;
   s.mtbf_hours = device.mtbf_hours;
@@ -289,7 +300,8 @@ Numbers numbers_of(const Subject& s, const Outcome& all, bool disturbed) {
   Numbers n;
   n.step_s = all.step_s();
   n.bubble = bubble_of(all.rows);
-  if (s.scaled && !disturbed && s.run.layout.shard_group == 0 && bubble_is_plain(s.run.layout.schedule)) {
+  if (s.scaled && !disturbed && s.run.layout.shard_group == 0 && s.run.layout.stage_layers.empty() &&
+      !s.scaled->kinds && bubble_is_plain(s.run.layout.schedule)) {
     ScaledRun others = *s.scaled;
     others.software = kElsewhere;
     n.closed_s = step_time(step_case_of(others), others.figures, constants_of(others.by)).total;
@@ -309,6 +321,13 @@ std::string equal_stages_text(const RunSpec& run, double bubble) {
   return bubble > equal ? s + "; the rest waits for slower stages (embedding, head, layers) and messages" : s;
 }
 
+// The row that leaves the least of its device's memory.
+std::vector<StepRow>::const_iterator fullest_of(const Subject& s, const Outcome& all) {
+  return std::max_element(all.rows.begin(), all.rows.end(), [&](const StepRow& a, const StepRow& b) {
+    return double(a.peak) - s.memory_at(a.pp) < double(b.peak) - s.memory_at(b.pp);
+  });
+}
+
 std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all) {
   const size_t world = all.class_of.size();
   std::string out = fmt::format("step       {}{}, {}{} tokens/s", s.bound ? "at least " : "",
@@ -324,13 +343,12 @@ std::string summary_text(const Subject& s, const Numbers& n, const Outcome& all)
   if (!s.note.empty()) out += fmt::format("assumed    {}\n", s.note);
   out += fmt::format("bubble     {:.1f} % of a rank's own span, at most{}\n", 100 * n.bubble,
                      equal_stages_text(s.run, n.bubble));
-  const auto fullest = std::max_element(all.rows.begin(), all.rows.end(),
-                                        [](const StepRow& a, const StepRow& b) { return a.peak < b.peak; });
+  const auto fullest = fullest_of(s, all);
   if (fullest != all.rows.end() && fullest->peak > 0) {
     out += fmt::format("memory     {} at most ({})", bytes_text(double(fullest->peak)), fullest->name);
     if (s.memory > 0)
-      out += fmt::format(" of {}{}", capacity_text(s.memory),
-                         double(fullest->peak) > s.memory ? ": it does NOT fit" : "");
+      out += fmt::format(" of {}{}", capacity_text(s.memory_at(fullest->pp)),
+                         double(fullest->peak) > s.memory_at(fullest->pp) ? ": it does NOT fit" : "");
     if (s.scaled && !s.own_run) out += "; closed form, not booked as in search";
     out += "\n";
   }
@@ -434,10 +452,11 @@ nlohmann::ordered_json json_of(const Subject& s, const Numbers& n, const Outcome
                               {"events_per_s", double(all.pieces) / std::max(all.seconds, 1e-9)}};
   if (!s.note.empty()) j["note"] = s.note;
   if (n.closed_s > 0) j["closed_form_s"] = n.closed_s;
-  int64_t peak = 0;
-  for (const StepRow& r : all.rows) peak = std::max(peak, r.peak);
+  const auto fullest = fullest_of(s, all);
+  const int64_t peak = fullest == all.rows.end() ? 0 : fullest->peak;
   if (peak > 0) j["peak_bytes"] = peak;
-  if (s.memory > 0) j["device_memory_bytes"] = int64_t(s.memory);
+  if (s.memory > 0)
+    j["device_memory_bytes"] = int64_t(fullest == all.rows.end() ? s.memory : s.memory_at(fullest->pp));
   if (failure) j["failure"] = json_of(*failure, s);
   for (const StepRow& r : all.rows) {
     nlohmann::ordered_json use;

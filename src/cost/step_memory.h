@@ -18,6 +18,9 @@ struct StepMemory {
   double logits = 0;       // of the rank with the head
   double base = 0;         // context, buffers of collectives: declared, not derived
   double total = 0;
+  // With several kinds of devices: bytes that the rank's device has beyond the device with the least memory.
+  double more = 0;
+  double used() const { return total - more; }  // compares with the least memory
 };
 // The fullest rank's. Fit::kept and Fit::base are looked at.
 StepMemory step_memory(const StepCase&, const FitValues&);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/interned.h"
 #include "cost/device_curves.h"
 #include "cost/pipeline_held.h"
 #include "spec/model_spec.h"
@@ -158,6 +159,7 @@ struct StepCase {
   double grad_stored = 4;            // of a gradient in memory
   PipelineOrder order = PipelineOrder::one_f_one_b;
   StageCut cut = StageCut::even;
+  const NumberList* stage_layers = nullptr;  // interned; trireme's runs: blocks per stage, instead of `cut`
   Keeping keeping;
   int64_t sliced = 0;  // tensors of a block that ZeRO's sums and gathers cut into every replica's slices one
                        // by one, where others move one flat buffer; 0 = so

@@ -6,6 +6,7 @@
 #include "forecast/scaled_run.h"
 #include "forecast/searched_step.h"
 #include "runtime/composed_booking.h"
+#include "spec/rank_kinds.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
 
@@ -76,10 +77,14 @@ std::optional<Alternative> planned(const Neighbour& n, const RunSpec& run, const
   const RunSpec changed = resolve(with_layout(run, n.layout, q.disk_each_way), {.native_bf16 = true});
   Alternative a{.change = n.change};
   int64_t arena = 0;
-  for (const StageArena& s : largest_arenas(changed, schedule_of(changed), 1, {}))
+  const NumberList memory = memory_of_ranks(cluster, changed.layout);
+  for (const StageArena& s :
+       largest_arenas(changed, schedule_of(changed), 1, {}, kEndlessArena, interned(memory))) {
+    const double device = memory.empty() ? q.figures.memory : double(memory[size_t(s.pp_rank)]);
+    if (double(s.bytes) + beside_bytes(changed) > device) return std::nullopt;
     arena = std::max(arena, s.bytes);
+  }
   a.bytes = double(arena) + beside_bytes(changed);
-  if (a.bytes > q.figures.memory) return std::nullopt;
   const std::optional<SearchedStep> step = searched_step(changed, cluster, by);
   if (!step) return std::nullopt;
   a.step_s = step->step_s;
@@ -102,7 +107,7 @@ void find_alternatives(Forecast& f, const RunSpec& run, const ClusterSpec& clust
   for (const Neighbour& n : all) {
     if (!runs(run, q, n.layout)) continue;
     const Priced p = price_layout(q, n.layout);
-    if (p.memory.total <= q.figures.memory) by_bound.emplace_back(p.time.total, &n);
+    if (p.memory.used() <= q.figures.memory) by_bound.emplace_back(p.time.total, &n);
   }
   std::stable_sort(by_bound.begin(), by_bound.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -55,16 +55,24 @@ void BoundStep::set_passes(const Passes& passes) {
   }
 }
 
-double BoundStep::least(StepBound& bound, std::string_view schedule, const StepCase& c,
-                        const DeviceFigures& d, const FitValues& f, size_t kind) {
+BoundCase BoundStep::passes_alone(std::string_view schedule, const StepCase& c, const DeviceFigures& d,
+                                  const FitValues& f, size_t kind) {
   const Passes& passes = passes_of(c, d, f, kind);
   set_passes(passes);
   work_.message = passes.message;
-  return 1e-9 * bound.least({.schedule = schedule,
-                             .pp = c.pp,
-                             .chunks = c.chunks,
-                             .microbatches = c.microbatches,
-                             .work = &work_});
+  return {.schedule = schedule,
+          .pp = c.pp,
+          .chunks = c.chunks,
+          .microbatches = c.microbatches,
+          .work = &work_,
+          .stage_layers = c.stage_layers,
+          .devices = nullptr,
+          .works = {}};
+}
+
+double BoundStep::least(StepBound& bound, std::string_view schedule, const StepCase& c,
+                        const DeviceFigures& d, const FitValues& f, size_t kind) {
+  return 1e-9 * bound.least(passes_alone(schedule, c, d, f, kind));
 }
 
 const BoundStep::States& BoundStep::states_of(const StepCase& c, const DeviceFigures& d, const FitValues& f,
@@ -108,22 +116,35 @@ BoundCase BoundStep::case_of(std::string_view schedule, const StepCase& c, const
           .exchanges = c.ep > 1,
           .recomputes = c.recompute > 0 || c.renorm,
           .reshard_after_forward = c.reshard_after_forward,
-          .work = &work_};
+          .work = &work_,
+          .stage_layers = c.stage_layers,
+          .devices = nullptr,
+          .works = {}};
+}
+
+BoundCase BoundStep::bounded(std::string_view schedule, const StepCase& c, const DeviceFigures& d,
+                             const FitValues& f, const LayoutSpec& keys, size_t kind, size_t sharding) {
+  const Passes& passes = all_of(c, d, f, kind);
+  return case_of(schedule, c, d, f, keys, passes, states_of(c, d, f, passes, sharding));
 }
 
 double BoundStep::sharded(StepBound& bound, std::string_view schedule, const StepCase& c,
                           const DeviceFigures& d, const FitValues& f, const LayoutSpec& keys, size_t kind,
                           size_t sharding) {
-  const Passes& passes = all_of(c, d, f, kind);
-  return 1e-9 * bound.sharded(case_of(schedule, c, d, f, keys, passes, states_of(c, d, f, passes, sharding)));
+  return 1e-9 * bound.sharded(bounded(schedule, c, d, f, keys, kind, sharding));
 }
 
 StepSeconds BoundStep::of(StepBound& bound, std::string_view schedule, const StepCase& c,
                           const DeviceFigures& d, const FitValues& f, const LayoutSpec& keys, size_t kind,
                           size_t sharding, bool exact) {
+  const BoundCase at = bounded(schedule, c, d, f, keys, kind, sharding);
+  return divided(bound.of(at, exact), c, d, f, kind, sharding);
+}
+
+StepSeconds BoundStep::divided(const BoundParts& b, const StepCase& c, const DeviceFigures& d,
+                               const FitValues& f, size_t kind, size_t sharding) {
   const Passes& passes = all_of(c, d, f, kind);
   const States& states = states_of(c, d, f, passes, sharding);
-  const BoundParts b = bound.of(case_of(schedule, c, d, f, keys, passes, states), exact);
   const StepParts& all = passes.more->parts;
   const double unit = 1e-9 / passes.more->slower;
   const double blocks = unit * (b.busiest - b.head) / all.total;

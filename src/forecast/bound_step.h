@@ -25,6 +25,16 @@ class BoundStep {
   // the sharding and place of its state.
   StepSeconds of(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&,
                  const FitValues&, const LayoutSpec& keys, size_t kind, size_t sharding, bool exact = false);
+  // The parts of of(): what is bounded, which stays valid until the next call; and the bound divided by
+  // cause.
+  BoundCase bounded(std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
+                    const LayoutSpec& keys, size_t kind, size_t sharding);
+  StepSeconds divided(const BoundParts&, const StepCase&, const DeviceFigures&, const FitValues&, size_t kind,
+                      size_t sharding);
+  // The case that least() bounds.
+  BoundCase passes_alone(std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
+                         size_t kind);
+  WorldWork& work() { return work_; }
   // Seconds that no sharding takes less than, at once (StepBound::least).
   double least(StepBound&, std::string_view schedule, const StepCase&, const DeviceFigures&, const FitValues&,
                size_t kind);

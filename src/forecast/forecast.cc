@@ -15,6 +15,7 @@
 #include "mesh/mesh.h"
 #include "runtime/recompute.h"
 #include "spec/known_routing.h"
+#include "spec/rank_kinds.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -72,10 +73,12 @@ bool is_priced_by_search(const RunSpec& run, const ClusterSpec& cluster) {
   return run.train.device == "cuda" && has_own_devices(cluster);
 }
 
-// Whether the step needs no replay of the tapes of all ranks, and they are too large for a host's memory.
+// Whether the step needs no replay of the tapes of all ranks, and these are too large for a host's memory, or
+// ranks have devices of several kinds.
 bool skips_replay(const Forecast& f, const RunSpec& run, const ClusterSpec& cluster, const PricedBy& by) {
   constexpr size_t kMostPieces = 32'000'000;  // of 248 bytes: 8 GB
-  if (distinct_ranks(run).size() * f.booking.tape.pieces.size() <= kMostPieces) return false;
+  const bool large = distinct_ranks(run).size() * f.booking.tape.pieces.size() > kMostPieces;
+  if (!large && cluster.kinds.size() < 2) return false;  // tapes are priced at the slowest kind's rates
   if (!is_priced_by_search(run, cluster) || calibration_of(run, cluster)) return false;
   const std::optional<NearestStep> n = nearest_step(run, cluster, by);
   return n && n->without.empty();
@@ -202,6 +205,12 @@ int64_t ranks_on_device(const RunSpec& run, const ClusterSpec& cluster) {
   return run.train.comm == "thread" && !has_own_devices(cluster) ? run.world() : 1;
 }
 
+int64_t memory_of_rank(const ClusterSpec& cluster, const RunSpec& run, const Booking& b) {
+  const NumberList by_rank = memory_of_ranks(cluster, run.layout);
+  if (by_rank.empty()) return cluster.memory_bytes;
+  return by_rank[size_t(mesh_of(run.layout).coord(b.tape.rank, Axis::pp))];
+}
+
 Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpec& given, int threads,
                   const PricedBy& by, const RecordedRanks& recorded) {
   if (run.layout.ep_load.untrained) {
@@ -228,7 +237,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   f.model_flops = step_flops_per_token(run) * double(f.tokens);
   f.hardware_flops = f.model_flops + recompute_flops_per_token(run) * double(f.tokens);
   f.op_flops = f.booking.total.flops;
-  f.memory_bytes = cluster.memory_bytes;
+  f.memory_bytes = memory_of_rank(cluster, run, f.booking);
   f.own_device = has_own_devices(cluster);
   f.ranks_on_device = ranks_on_device(run, cluster);
   f.fits = f.memory_bytes == 0 || f.device_bytes() <= f.allowed_bytes();
@@ -262,7 +271,7 @@ Forecast forecast(const RunSpec& run, const Schedule& schedule, const ClusterSpe
   }
   if (f.step_s > 0 && matrix_peak > 0) {
     f.tokens_per_s = double(f.tokens) / f.step_s;
-    f.mfu = f.model_flops / (f.step_s * matrix_peak * double(run.world()));
+    f.mfu = f.model_flops / (f.step_s * peak_of_ranks(cluster, run.world(), run.precision.compute));
     f.hfu = f.mfu * f.hardware_flops / f.model_flops;
   }
   add_stages(f, run, given, threads, by);

@@ -64,6 +64,8 @@ struct StageForecast {
 
 // Ranks that share a device's memory: all where they are threads of one machine's CPU.
 int64_t ranks_on_device(const RunSpec&, const ClusterSpec&);
+// Bytes of the device of a booked rank.
+int64_t memory_of_rank(const ClusterSpec&, const RunSpec&, const Booking&);
 // The searched step divided by a replay of the same run, op by op at the cluster's peak rates. This factor
 // makes a forecast of such a replay.
 double over_op_by_op(const NearestStep&, const ClusterSpec&, int threads);

@@ -37,6 +37,8 @@ std::string layout_line(const RunSpec& run) {
   if (const int zero = effective_zero(l); zero > 0) s += fmt::format(", zero {}", zero);
   if (l.pp > 1) s += fmt::format(", {}", l.schedule);
   if (l.pp > 1 && l.chunks > 1) s += fmt::format(" x{}", l.chunks);
+  if (const auto& n = l.stage_layers; !n.empty())
+    s += fmt::format(" with layers {}", layers_text({n.begin(), n.end()}));
   s += fmt::format(", micro {} x {}", run.batch.micro, run.microbatches());
   if (l.recompute != "none") s += fmt::format(", recompute {}", l.recompute);
   if (l.offload != "none") s += fmt::format(", offload {}", l.offload);
@@ -159,8 +161,10 @@ std::string wire_line(const RunSpec& run, const Forecast& f, const ClusterSpec& 
   std::string s = fmt::format("{} sent per rank and step", bytes_text(double(f.wire.busiest)));
   if (f.replayed && f.step_s == 0) return answer_line("wire", s);
   s += f.replayed ? fmt::format(", {} exposed", seconds_text(f.time.exposed_s))
-                  : fmt::format("; not replayed op by op, for that takes {} operations",
-                                human_count(double(f.booking.tape.pieces.size()) * double(run.world())));
+       : !cluster.kinds.empty()
+           ? ""
+           : fmt::format("; not replayed op by op, for that takes {} operations",
+                         human_count(double(f.booking.tape.pieces.size()) * double(run.world())));
   if (!f.wire_priced)
     s = fmt::format("{} sent per rank and step take no time: no latency and bandwidth of {}",
                     bytes_text(double(f.wire.busiest)), links_wanted(run, cluster));
@@ -215,7 +219,8 @@ std::string answer_text(const RunSpec& run, const Forecast& f, const ClusterSpec
                                           run.batch.global));
   s += answer_line("size", size_text(run, double(f.run_tokens)));
   if (!f.prices.empty()) s += answer_line("prices", f.prices);
-  for (const std::string& note : {too_few_devices(run, cluster, f.closed_form), kinds_text(cluster),
+  for (const std::string& note : {too_few_devices(run, cluster, f.closed_form),
+                                  f.closed_form ? kinds_text(cluster, run.layout) : kinds_text(cluster),
                                   no_bf16_text(cluster.name, run.precision.compute)})
     if (!note.empty()) s += answer_line("note", note);
   return s + answer_line("more", "--all prints ops, memory by bucket and collectives; --json everything");

@@ -41,6 +41,7 @@ RunSpec recorded_run(RunSpec run, bool split_ends) {
   l.chunks = 1;
   l.schedule = "1f1b";
   l.cut = "even";
+  l.stage_layers.clear();
   l.zero = 0;
   l.shard_group = 0;
   run.batch.ramp.clear();

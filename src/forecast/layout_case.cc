@@ -12,7 +12,7 @@
 #include "cost/stage_time.h"
 #include "cost/time_to_loss.h"
 #include "cost/walls.h"
-#include "forecast/bound_step.h"
+#include "forecast/layout_bound.h"
 #include "forecast/scaled_run.h"
 #include "forecast/schedule_idle.h"
 
@@ -134,7 +134,7 @@ void set_price(const LayoutCase& q, const ClusterPrice& c, Priced& p) {
   const double tokens = step_tokens(q, p.layout);
   p.token_s = p.time.total / tokens / c.goodput;
   p.cost = p.token_s * c.cost_s;
-  p.headroom = q.figures.memory - p.memory.total;
+  p.headroom = q.figures.memory - p.memory.used();
   p.score = p.token_s;
   if (q.by == RankBy::cost) p.score = p.cost;
   if (q.by == RankBy::loss) p.score = p.token_s * tokens_to_loss(active_parameters(q.model), q.loss, tokens);
@@ -170,6 +170,7 @@ StepCase step_case(const LayoutCase& q, const SearchLayout& l) {
   c.tp = l.tp, c.pp = l.pp, c.dp = l.dp, c.cp = l.cp, c.ep = l.ep;
   c.micro = l.micro, c.microbatches = l.microbatches();
   c.zero = l.zero, c.shards = l.shards;
+  c.stage_layers = l.stage_layers;
   c.grad_bytes = q.grad_bytes, c.grad_stored = stored_grads(q, c.microbatches);
   c.keeping.optimizer = q.optimizer;
   c.numbers = q.numbers;
@@ -207,16 +208,35 @@ std::shared_ptr<RankBytes> bytes_of(const LayoutCase& q) {
   return std::make_shared<RankBytes>(std::move(run), q.keys.cut);
 }
 
+RankRoom room_of(const LayoutCase& q, const SearchLayout& l) {
+  if (!q.kinds) return {};
+  RankRoom room{.devices = q.kinds->of_ranks(degrees_of(l)),
+                .more = std::vector<double>(size_t(q.kinds->numbers()))};
+  for (const int64_t number : *room.devices)
+    room.more[size_t(number)] = (q.kinds->at(number).figures.memory - q.figures.memory) * q.memory_share;
+  return room;
+}
+
+double peak_of(const LayoutCase& q, const SearchLayout& l) {
+  if (!q.kinds) return double(l.gpus) * q.figures.bf16;
+  return peak_of_ranks(q.kinds->cluster(), l.gpus, "bf16");
+}
+
+void LayoutCase::change(const std::function<void(DeviceFigures&, FitValues&)>& f) {
+  f(figures, fits);
+  if (kinds) kinds = kinds->changed(f);
+}
+
 StepMemory closed_memory(const LayoutCase& q, const SearchLayout& l) {
-  if (q.software.taped()) return bytes_of(q)->of(l, q.fits[size_t(Fit::base)]);
+  if (q.software.taped()) return bytes_of(q)->of(l, q.fits[size_t(Fit::base)], room_of(q, l));
   return step_memory(step_case(q, l), q.fits);
 }
 
 StepSeconds step_of(const LayoutCase& q, const SearchLayout& l, bool exact) {
   const StepCase c = step_case(q, l);
   if (!q.software.ordered()) return step_time(c, q.figures, q.fits);
-  BoundStep one;
-  return one.of(*bound_of(q), l.schedule, c, q.figures, q.fits, q.keys, 0, 0, exact);
+  LayoutBound one(q.figures, q.fits, q.keys, q.kinds.get());
+  return one.of(*bound_of(q), l.schedule, c, 0, 0, exact);
 }
 
 Priced price_layout(const LayoutCase& q, const SearchLayout& l) {
@@ -238,7 +258,7 @@ Priced price_layout(const LayoutCase& q, const SearchLayout& l) {
 
 double mfu_of(const LayoutCase& q, const Priced& p) {
   const double flops = train_flops_per_token(q.model, q.seq) * step_tokens(q, p.layout);
-  return flops / (p.time.total * double(p.layout.gpus) * q.figures.bf16);
+  return flops / (p.time.total * peak_of(q, p.layout));
 }
 
 std::vector<std::pair<std::string, double>> tolls_of(const StepSeconds& t) {
@@ -267,7 +287,7 @@ std::pair<std::string, double> binding_toll(const StepSeconds& t) {
 
 double bound_s(const LayoutCase& q, const SearchLayout& l, double step_s) {
   LayoutCase roof = q;
-  roof.fits = constants_at_the_roof(q.fits);
+  roof.change([](DeviceFigures&, FitValues& fits) { fits = constants_at_the_roof(fits); });
   return std::min(step_of(roof, l, true).total, step_s);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "catalog/device_kinds.h"
 #include "cost/checkpoint_plan.h"
 #include "cost/goodput.h"
 #include "cost/step_memory.h"
@@ -79,6 +81,11 @@ struct LayoutCase {
   std::shared_ptr<StepBound> bound;
   // Likewise, of trireme's own layouts: their memory.
   std::shared_ptr<RankBytes> bytes;
+  // A cluster of several kinds of devices, of trireme's own runs: the kinds of pipeline ranks. Then figures,
+  // fits and disk are those of the slowest. null: all devices are alike.
+  std::shared_ptr<const DeviceKinds> kinds;
+  // Changes figures and constants, of all kinds.
+  void change(const std::function<void(DeviceFigures&, FitValues&)>&);
   std::vector<HeldMore> held_more;
   std::vector<BookedMore> booked_more;
 };
@@ -131,6 +138,10 @@ ClusterPrice cluster_price(const LayoutCase&, int64_t gpus);
 void set_price(const LayoutCase&, const ClusterPrice&, Priced&);
 
 StepCase step_case(const LayoutCase&, const SearchLayout&);
+// Returns the devices of the layout's pipeline ranks; nothing for a cluster of one kind.
+RankRoom room_of(const LayoutCase&, const SearchLayout&);
+// Dense 16-bit peak of all devices together.
+double peak_of(const LayoutCase&, const SearchLayout&);
 // The request's, or new ones.
 std::shared_ptr<StepBound> bound_of(const LayoutCase&);
 std::shared_ptr<RankBytes> bytes_of(const LayoutCase&);

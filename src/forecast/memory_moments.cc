@@ -325,12 +325,12 @@ struct MemoryMoments::Impl {
   std::map<Pipeline, Timetable> timetables;
   using Key = std::tuple<Pipeline, bool, UnitPolicy, std::string>;
   std::map<Key, std::vector<RankMoments>> known;
-  std::map<std::pair<int64_t, int64_t>, std::vector<StageRange>> ranges;  // by pp, chunks
+  // By pp, chunks, layers of each stage.
+  std::map<std::tuple<int64_t, int64_t, const NumberList*>, std::vector<StageRange>> ranges;
 
-  const std::vector<StageRange>& ranges_of(int64_t pp, int64_t chunks) {
-    const auto [it, fresh] = ranges.try_emplace({pp, chunks});
-    const int n = int(pp * chunks);
-    if (fresh) it->second = cut == "even" ? split_evenly(model, n) : split_layers(model, seq, n);
+  const std::vector<StageRange>& ranges_of(const Pipeline& p) {
+    const auto [it, fresh] = ranges.try_emplace({p.pp, p.chunks, p.stage_layers});
+    if (fresh) it->second = split_layers(model, seq, cut, p.stage_layers, int(p.pp * p.chunks));
     return it->second;
   }
 
@@ -339,7 +339,7 @@ struct MemoryMoments::Impl {
     if (t.holders) return t;
     t.compute = make_schedule(p.schedule, int(p.pp), int(p.chunks), int(p.microbatches));
     t.holders.emplace(t.compute);
-    const std::vector<StageRange>& all = ranges_of(p.pp, p.chunks);
+    const std::vector<StageRange>& all = ranges_of(p);
     std::vector<size_t> group;
     for (int r = 0; r < int(p.pp); r++) {
       std::vector<ShownStage> stages;
@@ -348,9 +348,10 @@ struct MemoryMoments::Impl {
         stages.push_back(shown_stage(model, all[size_t(s)]));
         for (const ShownLayer& l : stages.back()) layers[size_t(l.kind)] += l.copies;
       }
+      const int64_t device = p.devices ? p.devices->at(size_t(r)) : 0;
       size_t g = 0;
-      while (g < t.stages.size() && t.stages[g] != stages) g++;
-      if (g == t.stages.size()) t.stages.push_back(stages), t.least.push_back({layers, 0});
+      while (g < t.stages.size() && (t.stages[g] != stages || t.least[g].device != device)) g++;
+      if (g == t.stages.size()) t.stages.push_back(stages), t.least.push_back({layers, device, 0});
       group.push_back(g);
     }
     choose_ranks(t, all, group);
@@ -492,7 +493,12 @@ struct MemoryMoments::Impl {
     }
     std::vector<RankMoments> out;
     for (size_t g = 0; g < peaks.size(); g++) {
-      out.push_back({.layers = t.least[g].layers, .units = {}, .has_all = {}, .moments = {}, .held = {}});
+      out.push_back({.device = t.least[g].device,
+                     .layers = t.least[g].layers,
+                     .units = {},
+                     .has_all = {},
+                     .moments = {},
+                     .held = {}});
       peaks[g].list(out.back());
     }
     return out;

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/interned.h"
 #include "forecast/layer_bytes.h"
 
 namespace trireme {
@@ -38,8 +39,9 @@ struct UnitPolicy {
   auto operator<=>(const UnitPolicy&) const = default;
 };
 
-// Pipeline ranks with the same layers.
+// Pipeline ranks with the same layers, on devices of one kind.
 struct RankMoments {
+  int64_t device = 0;                                 // a number in Pipeline::devices
   std::array<int64_t, size_t(kWorkLayers)> layers{};  // by kind
   std::vector<UnitCounts> units;
   std::vector<std::vector<char>> has_all;  // [a][b]: units[a] has each unit as often as units[b]
@@ -56,9 +58,16 @@ class MemoryMoments {
   struct Pipeline {
     std::string_view schedule = "1f1b";
     int64_t pp = 1, chunks = 1, microbatches = 1;
+    // Interned: layers of each stage (null: by the cut), and the number of each rank's kind of devices (null:
+    // all alike).
+    const NumberList* stage_layers = nullptr;
+    const NumberList* devices = nullptr;
     bool operator<(const Pipeline& o) const {
-      return std::tie(microbatches, pp, chunks, schedule) <
-             std::tie(o.microbatches, o.pp, o.chunks, o.schedule);
+      if (microbatches != o.microbatches) return microbatches < o.microbatches;
+      if (pp != o.pp) return pp < o.pp;
+      if (chunks != o.chunks) return chunks < o.chunks;
+      if (const int order = schedule.compare(o.schedule); order != 0) return order < 0;
+      return std::tie(stage_layers, devices) < std::tie(o.stage_layers, o.devices);
     }
   };
   // The layers' units and ShardPolicy are read. Layers that keep all they need make nothing again, in no
@@ -68,6 +77,7 @@ class MemoryMoments {
   // By ranks with the same layers.
   struct Least {
     std::array<int64_t, size_t(kWorkLayers)> layers{};  // by kind
+    int64_t device = 0;                                 // a number in Pipeline::devices
     int64_t blocks = 0;  // the most that microbatches hold at once after their forward pass
   };
   std::vector<Least> least(const Pipeline&);

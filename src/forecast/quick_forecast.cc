@@ -6,6 +6,7 @@
 #include "comm/options.h"
 #include "runtime/composed_booking.h"
 #include "sim/replay.h"
+#include "spec/rank_kinds.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -31,10 +32,14 @@ QuickForecast quick_forecast(const RunSpec& run, const ClusterSpec& cluster, int
   const ClusterSpec priced = expected ? cluster : at_the_roof(cluster);
   QuickForecast q{.idle = idle_of(run)};
   int64_t arena = 0, snapshot = 0;
+  const NumberList memory = memory_of_ranks(cluster, run.layout);
+  const NumberList* devices = interned(memory);  // ranks with equal memory
   bool disk = false, host = false;
-  for (const StageArena& a : largest_arenas(run, schedule, threads, cluster)) {
+  for (const StageArena& a : largest_arenas(run, schedule, threads, cluster, kEndlessArena, devices)) {
     Booking b = book_stage(run, schedule, threads, cluster, a.pp_rank);
-    arena = std::max(arena, b.arena_bytes), snapshot = std::max(snapshot, b.snapshot_bytes);
+    const int64_t more = devices ? memory[size_t(a.pp_rank)] - cluster.memory_bytes : 0;
+    arena = std::max(arena, b.arena_bytes - more);
+    snapshot = std::max(snapshot, b.snapshot_bytes);
     for (const Piece& p : b.tape.pieces) disk |= of_disk(p), host |= of_host(p);
     q.alone_s = std::max(q.alone_s, seconds_alone(std::move(b.tape), run, priced));
     q.booked++;

@@ -61,8 +61,13 @@ RankKind kind_of(const RankMoments& m, const RecordedLayers& r, const HeldBytes&
   return out;
 }
 
-MemoryMoments::Pipeline pipeline_of(const SearchLayout& l) {
-  return {.schedule = l.schedule, .pp = l.pp, .chunks = l.chunks, .microbatches = l.microbatches()};
+MemoryMoments::Pipeline pipeline_of(const SearchLayout& l, const NumberList* devices) {
+  return {.schedule = l.schedule,
+          .pp = l.pp,
+          .chunks = l.chunks,
+          .microbatches = l.microbatches(),
+          .stage_layers = l.stage_layers,
+          .devices = devices};
 }
 
 LayoutSpec sharded_as(const SearchLayout& l, int zero, int64_t shards) {
@@ -99,6 +104,7 @@ struct RankBytes::Impl {
   // The current layouts, equal except for their sharding; and those whose optimizer state waits elsewhere.
   struct Kind {
     SearchLayout layout;
+    const NumberList* devices = nullptr;  // RankRoom's
     const RecordedLayers* recorded = nullptr;
     HeldBytes bytes{};
     // The kind of block that keeps less, and that needs less while it runs forward.
@@ -111,7 +117,8 @@ struct RankBytes::Impl {
 
   const std::vector<RankKind>& ranks_of(const Kind& kind, const UnitPolicy& by) {
     const SearchLayout& l = kind.layout;
-    const std::vector<RankMoments>& all = moments.of(pipeline_of(l), *kind.recorded, by, l.ep > 1);
+    const std::vector<RankMoments>& all =
+        moments.of(pipeline_of(l, kind.devices), *kind.recorded, by, l.ep > 1);
     const auto [it, fresh] = ranks.try_emplace({kind.recorded, &all});
     if (fresh)
       for (const RankMoments& m : all) it->second.push_back(kind_of(m, *kind.recorded, kind.bytes));
@@ -162,10 +169,11 @@ struct RankBytes::Impl {
     return it->second;
   }
 
-  Kind& kind_of_layout(const SearchLayout& l) {
+  Kind& kind_of_layout(const SearchLayout& l, const RankRoom& room) {
     Kind& k = kinds[l.offload];
-    if (k.recorded && k.layout.holds_as(l)) return k;
+    if (k.recorded && k.layout.holds_as(l) && k.devices == room.devices) return k;
     k = {.layout = l,
+         .devices = room.devices,
          .recorded = &layers_of(l),
          .bytes = {},
          .forwarded = INFINITY,
@@ -179,7 +187,7 @@ struct RankBytes::Impl {
       k.forwarded = std::min(k.forwarded, k.bytes[size_t(b) * kHeldStates + kForwarded]);
       k.running = std::min(k.running, block.passes[kPassForward].high);
     }
-    k.least = moments.least(pipeline_of(l));
+    k.least = moments.least(pipeline_of(l, room.devices));
     return k;
   }
 
@@ -254,46 +262,57 @@ struct RankBytes::Impl {
   // The current layouts, if they have no tapes of their own yet.
   struct Like {
     SearchLayout layout{.micro = 0};
+    const NumberList* devices = nullptr;       // RankRoom's
     const RecordedLayers* recorded = nullptr;  // tapes of layouts with the same units; null: none
     bool grows = false;                        // tapes of one sequence are recorded, and are not enough
     std::vector<MemoryMoments::Least> least;
   } rough;
-  const Like& like_layout(const SearchLayout& l) {
-    if (rough.layout.holds_as(l)) return rough;
+  const Like& like_layout(const SearchLayout& l, const NumberList* devices) {
+    if (rough.layout.holds_as(l) && rough.devices == devices) return rough;
     const RowsKey key = key_of(l);
     const auto rows = by_rows.find(key);
     const auto at = like.find(states_key(key, l));
     const bool other = rows == by_rows.end() && at != like.end();
     rough = {.layout = l,
+             .devices = devices,
              .recorded = other ? at->second : nullptr,
              .grows = sequences_of(l) > 1 && (rows == by_rows.end() || !rows->second.knows_more()),
              .least = {}};
-    if (other) rough.least = moments.least(pipeline_of(l));
+    if (other) rough.least = moments.least(pipeline_of(l, devices));
     return rough;
   }
 
-  StepMemory least(const SearchLayout& l, double base, double enough) {
-    if (const Kind& k = kinds[l.offload]; k.recorded && k.layout.holds_as(l)) return least_of(k, l, base);
-    const Like& other = like_layout(l);
+  StepMemory least(const SearchLayout& l, double base, double enough, const RankRoom& room) {
+    if (const Kind& k = kinds[l.offload]; k.recorded && k.layout.holds_as(l) && k.devices == room.devices)
+      return least_of(k, l, base, room);
+    const Like& other = like_layout(l, room.devices);
     if (other.recorded) {
       const RecordedLayers& r = *other.recorded;
       const Shares& s = shares_of(l, r);
       double states = 0;
-      for (const MemoryMoments::Least& rank : other.least)
-        states = std::max(states, states_of(rank.layers, r, s) - r.rest);
-      if (states + base > enough) return {.states = states, .base = base, .total = states + base};
+      double more = 0;
+      for (const MemoryMoments::Least& rank : other.least) {
+        const double of = states_of(rank.layers, r, s) - r.rest;
+        const double device = room.of(rank.device);
+        if (of - device > states - more) {
+          states = of;
+          more = device;
+        }
+      }
+      if (states + base - more > enough)
+        return {.states = states, .base = base, .total = states + base, .more = more};
     }
     if (other.grows && std::isfinite(enough)) {
       SearchLayout one = l;
       one.micro = std::max<int64_t>(1, l.cp / 2);
       one.global = l.dp * one.micro * l.microbatches();
-      const StepMemory m = least_of(kind_of_layout(one), one, base);
-      if (m.total > enough) return m;
+      const StepMemory m = least_of(kind_of_layout(one, room), one, base, room);
+      if (m.used() > enough) return m;
     }
-    return least_of(kind_of_layout(l), l, base);
+    return least_of(kind_of_layout(l, room), l, base, room);
   }
 
-  StepMemory least_of(const Kind& kind, const SearchLayout& l, double base) {
+  StepMemory least_of(const Kind& kind, const SearchLayout& l, double base, const RankRoom& room) {
     const RecordedLayers& r = *kind.recorded;
     const Shares& s = shares_of(l, r);
     StepMemory most;
@@ -307,13 +326,15 @@ struct RankBytes::Impl {
         held = std::max(held,
                         double(rank.blocks) * kind.forwarded + r.kinds[kHeadLayer].passes[kPassForward].high);
       const double total = states + held + base;
-      if (total > most.total) most = {.states = states, .activations = held, .base = base, .total = total};
+      const double more = room.of(rank.device);
+      if (total - more > most.used() || most.total == 0)
+        most = {.states = states, .activations = held, .base = base, .total = total, .more = more};
     }
     return most;
   }
 
-  StepMemory of(const SearchLayout& l, double base) {
-    Kind& kind = kind_of_layout(l);
+  StepMemory of(const SearchLayout& l, double base, const RankRoom& room) {
+    Kind& kind = kind_of_layout(l, room);
     const RecordedLayers& r = *kind.recorded;
     const Shares& s = shares_of(l, r);
     const std::vector<RankKind>*& ranks = kind.ranks[policy_of(l, r, s)];
@@ -323,17 +344,18 @@ struct RankBytes::Impl {
     size_t moment = 0;
     for (const RankKind& k : *ranks) {
       const double states = states_of(k.moments->layers, r, s);
+      const double more = room.of(k.moments->device);
       for (const RankKind::Most& m : k.most) {
         double passing = 0;
         for (const auto& [unit, n] : k.moments->units[m.units]) passing += double(n) * s.units[unit];
         const double total = states + m.held + passing;
-        if (total <= most.total) continue;
-        most = {.states = states, .activations = m.held, .gradients = passing, .total = total};
+        if (total - more <= most.used() && most.total > 0) continue;
+        most = {.states = states, .activations = m.held, .gradients = passing, .total = total, .more = more};
         fullest = &k;
         moment = m.moment;
       }
-      if (const double total = states + r.between; total > most.total) {
-        most = {.states = states, .activations = r.between, .total = total};
+      if (const double total = states + r.between; total - more > most.used()) {
+        most = {.states = states, .activations = r.between, .total = total, .more = more};
         fullest = nullptr;
       }
     }
@@ -351,11 +373,11 @@ struct RankBytes::Impl {
 RankBytes::RankBytes(RunSpec run, std::string_view cut)
     : impl_(std::make_unique<Impl>(std::move(run), cut)) {}
 RankBytes::~RankBytes() = default;
-StepMemory RankBytes::of(const SearchLayout& l, double base) {
-  return impl_->of(l, base);
+StepMemory RankBytes::of(const SearchLayout& l, double base, const RankRoom& room) {
+  return impl_->of(l, base, room);
 }
-StepMemory RankBytes::least(const SearchLayout& l, double base, double enough) {
-  return impl_->least(l, base, enough);
+StepMemory RankBytes::least(const SearchLayout& l, double base, double enough, const RankRoom& room) {
+  return impl_->least(l, base, enough, room);
 }
 
 }  // namespace trireme

@@ -29,7 +29,9 @@ struct Limit {
   bool snapshot = false;  // what checkpoints are written from is there too
 
   int64_t taken(const Booking& b) const { return b.arena_bytes + (snapshot ? b.snapshot_bytes : 0); }
-  bool holds(const Booking& b) const { return taken(b) <= bytes; }
+  // With several kinds of devices: bytes that a booked rank's device has beyond `bytes`.
+  std::function<int64_t(const Booking&)> more = [](const Booking&) { return 0; };
+  bool holds(const Booking& b) const { return taken(b) <= bytes + more(b); }
 };
 
 Limit limit_of(const RunSpec& run, const ClusterSpec& cluster) {
@@ -38,8 +40,11 @@ Limit limit_of(const RunSpec& run, const ClusterSpec& cluster) {
     bad_request(
         "layout.recompute = \"auto\": no memory of this machine is known to stay within; give "
         "layout.recompute_limit, in bytes of a rank");
-  return {.bytes = cluster.memory_bytes / ranks_on_device(run, cluster),
-          .snapshot = !has_own_devices(cluster)};
+  Limit limit{.bytes = cluster.memory_bytes / ranks_on_device(run, cluster),
+              .snapshot = !has_own_devices(cluster)};
+  if (!cluster.kinds.empty())
+    limit.more = [&](const Booking& b) { return memory_of_rank(cluster, run, b) - cluster.memory_bytes; };
+  return limit;
 }
 
 // The n-th choice of `order` in the first `blocks` blocks of each stage (0: in all), the one before it in the

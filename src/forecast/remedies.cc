@@ -170,7 +170,7 @@ class Trial {
     r.saves = quick_.bytes - after.bytes;
     r.step_s = after.step_s(quick_, before_.step_s), r.about = r.step_s > 0;
     r.priced = r.step_s > 0 && after.offload_priced && after.wire_priced;
-    return after.bytes <= before_.memory_bytes / ranks_on_device(run, cluster_);
+    return after.bytes <= cluster_.memory_bytes / ranks_on_device(run, cluster_);
   }
 
   const Forecast& before_;

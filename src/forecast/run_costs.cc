@@ -8,6 +8,7 @@
 #include "base/counted.h"
 #include "base/progress.h"
 #include "base/units.h"
+#include "spec/rank_kinds.h"
 
 namespace trireme {
 
@@ -53,6 +54,38 @@ nlohmann::ordered_json json_of(const CheckpointPlan& p) {
   return j;
 }
 
+namespace {
+
+// "8 x H100, 16 x A100-40GB"
+std::string names_of(const ClusterSpec& c) {
+  std::string names;
+  for (const KindSpec& k : c.kinds)
+    names += fmt::format("{}{} x {}", names.empty() ? "" : ", ", k.nodes * c.devices_per_node, k.name);
+  return names;
+}
+
+}  // namespace
+
+std::string kinds_text(const ClusterSpec& c, const LayoutSpec& l) {
+  if (c.kinds.size() < 2) return kinds_text(c);
+  const NumberList numbers = kinds_of_ranks(c, l);
+  const auto count = int64_t(c.kinds.size());
+  if (std::all_of(numbers.begin(), numbers.end(), [&](int64_t n) { return n == count - 1; }))
+    return kinds_text(c);
+  std::string s;
+  for (size_t p = 0, end = 0; p < numbers.size(); p = end) {
+    for (end = p; end < numbers.size() && numbers[end] == numbers[p];) end++;
+    const int64_t first = numbers[p] / count;
+    const int64_t last = numbers[p] % count;
+    s += fmt::format("{}{} on {}", s.empty() ? "pipeline ranks " : ", ",
+                     end - p > 1 ? fmt::format("{} to {}", p, end - 1) : fmt::format("{}", p),
+                     c.kinds[size_t(first)].name);
+    for (int64_t k = first + 1; k <= last; k++) s += fmt::format(" and {}", c.kinds[size_t(k)].name);
+    if (first < last) s += ", of which the slowest counts";
+  }
+  return fmt::format("{}: {}", names_of(c), s);
+}
+
 std::string kinds_text(const ClusterSpec& c) {
   if (c.kinds.empty()) return "";
   const auto by_peak = [](const KindSpec& a, const KindSpec& b) { return a.peak.bf16 < b.peak.bf16; };
@@ -65,11 +98,8 @@ std::string kinds_text(const ClusterSpec& c) {
     all += double(k.nodes) * slow.peak.bf16;
     if (!fast || double(k.nodes) * k.peak.bf16 > double(fast->nodes) * fast->peak.bf16) fast = &k;
   }
-  std::string names;
-  for (const KindSpec& k : c.kinds)
-    names += fmt::format("{}{} x {}", names.empty() ? "" : ", ", k.nodes * c.devices_per_node, k.name);
   std::string s =
-      fmt::format("{}: steps wait for {} ({}), memory is of {} ({})", names, slow.name,
+      fmt::format("{}: steps wait for {} ({}), memory is of {} ({})", names_of(c), slow.name,
                   decimal(slow.peak.bf16, "FLOP/s"), small.name, bytes_text(double(small.memory_bytes)));
   const double alone = double(fast->nodes) * fast->peak.bf16;
   if (alone > all) s += fmt::format("; {} alone have {:.2f} x the peak of all", fast->name, alone / all);

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "cost/checkpoint_plan.h"
 #include "spec/cluster_spec.h"
+#include "spec/run_spec.h"
 
 namespace trireme {
 
@@ -20,5 +21,7 @@ std::string checkpoint_text(const CheckpointPlan&);
 nlohmann::ordered_json json_of(const CheckpointPlan&);
 // Describes the slowest member of a cluster of several kinds; "" for one kind.
 std::string kinds_text(const ClusterSpec&);
+// Names the kinds that a layout's pipeline ranks have; if each has all kinds, as above.
+std::string kinds_text(const ClusterSpec&, const LayoutSpec&);
 
 }  // namespace trireme

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <memory>
 
 #include "base/error.h"
 #include "cost/memory.h"
@@ -45,6 +47,8 @@ void refuse_unpriced(const ScaledRun& s) {
       recompute_of(l.recompute_tensors) != recompute_of(Texts::of({"n1", "n2", "a"})))
     no("layout.recompute_tensors", fmt::format("[\"{}\"]", fmt::join(l.recompute_tensors, "\", \"")),
        "[\"n1\", \"n2\", \"a\"]");
+  if (!l.stage_layers.empty() && !s.software.ordered())
+    no("layout.stage_layers", fmt::format("[{}]", fmt::join(l.stage_layers, ", ")), "[]");
   if (l.recompute_blocks != 0) no("layout.recompute_blocks", l.recompute_blocks, "0");
   if (l.recompute_shard) no("layout.recompute_shard", true, "false");
   if (l.cp > 1 && l.cp_method != "ring") no("layout.cp_method", "\"" + l.cp_method + "\"", "\"ring\"");
@@ -60,27 +64,19 @@ void refuse_unpriced(const ScaledRun& s) {
   if (has_own_schedule(l)) no("layout.schedule", "\"" + l.schedule + "\"", "a schedule by name");
 }
 
-class WorkWriter {
+// Prices by a kind of devices.
+class DevicePrices {
  public:
-  explicit WorkWriter(const ScaledRun& s)
-      : run_(s.run),
-        c_(step_case_of(s)),
-        d_(s.figures),
-        f_(s.software.ordered() ? ordered_constants(constants_of(s.by)) : constants_of(s.by)),
-        prices_(c_, d_, f_) {}
+  DevicePrices(const StepCase& c, const DeviceFigures& d, const FitValues& f)
+      : c_(c), d_(d), f_(f), prices_(c_, d_, f_) {}
+  DevicePrices(const DevicePrices&) = delete;
 
-  WorldWork run(const Schedule& schedule) {
-    WorldWork w;
-    prices_.set_policy(w, run_.layout);
-    w.kinds = {layer(false), LayerWork{}, LayerWork{}, LayerWork{}};
-    if (c_.model.moe()) w.kinds[kExpertLayer] = layer(true);
-    w.kinds[kEmbeddingLayer] = prices_.table(true), w.kinds[kHeadLayer] = head();
-    stages(w, schedule);
-    w.message = prices_.message();
-    w.message_bytes = int64_t(double(c_.micro * c_.seq / c_.cp) * double(c_.model.hidden) * 2 /
-                              double(c_.sequence ? c_.tp : 1));
-    w.base = int64_t(f_[size_t(Fit::base)]);
-    return w;
+  const WorkPrices& prices() const { return prices_; }
+  // By WorkLayer.
+  std::vector<LayerWork> layers() const {
+    std::vector<LayerWork> all = {layer(false), LayerWork{}, prices_.table(true), head()};
+    if (c_.model.moe()) all[kExpertLayer] = layer(true);
+    return all;
   }
 
  private:
@@ -97,6 +93,46 @@ class WorkWriter {
     return w;
   }
 
+  StepCase c_;
+  DeviceFigures d_;
+  FitValues f_;
+  WorkPrices prices_;
+};
+
+class WorkWriter {
+ public:
+  explicit WorkWriter(const ScaledRun& s) : run_(s.run), c_(step_case_of(s)) {
+    if (!s.kinds) {
+      f_ = s.software.ordered() ? ordered_constants(constants_of(s.by)) : constants_of(s.by);
+      by_.push_back(std::make_unique<DevicePrices>(c_, s.figures, f_));
+      of_rank_.resize(size_t(run_.layout.pp));
+      return;
+    }
+    std::map<int64_t, size_t> place;  // in by_
+    for (const int64_t number : *s.kinds->of_ranks(run_.layout)) {
+      const auto [it, fresh] = place.try_emplace(number, by_.size());
+      of_rank_.push_back(it->second);
+      if (!fresh) continue;
+      const DeviceKinds::Kind& kind = s.kinds->at(number);
+      f_ = kind.fits;
+      by_.push_back(std::make_unique<DevicePrices>(on_kind(c_, kind), kind.figures, kind.fits));
+    }
+  }
+
+  WorldWork run(const Schedule& schedule) {
+    WorldWork w;
+    by_[0]->prices().set_policy(w, run_.layout);
+    for (const auto& by : by_)
+      for (const LayerWork& l : by->layers()) w.kinds.push_back(l);
+    stages(w, schedule);
+    for (const auto& by : by_) w.message = std::max(w.message, by->prices().message());
+    w.message_bytes = int64_t(double(c_.micro * c_.seq / c_.cp) * double(c_.model.hidden) * 2 /
+                              double(c_.sequence ? c_.tp : 1));
+    w.base = int64_t(f_[size_t(Fit::base)]);
+    return w;
+  }
+
+ private:
   void stages(WorldWork& w, const Schedule& schedule) const {
     const std::vector<StageRange> ranges = split_layers(run_, schedule.stages);
     const std::vector<int> holder = rank_of_stages(schedule);
@@ -106,26 +142,27 @@ class WorkWriter {
       of.dense += h.dense, of.experts += h.experts;
     };
     for (size_t s = 0; s < ranges.size(); s++) {
+      const int first = int(of_rank_[size_t(holder[s])]) * kWorkLayers;  // in w.kinds
       StageWork& stage = w.stages.emplace_back();
       if (ranges[s].embedding)
-        stage.layers.push_back({"embed", kEmbeddingLayer}), hold(s, {table_held(c_), 0});
+        stage.layers.push_back({"embed", first + kEmbeddingLayer}), hold(s, {table_held(c_), 0});
       for (int64_t b = ranges[s].first; b < ranges[s].last; b++) {
         const bool experts = c_.model.expert_block(b);
-        stage.layers.push_back({fmt::format("blocks.{}", b), experts ? kExpertLayer : kDenseLayer});
+        stage.layers.push_back({fmt::format("blocks.{}", b), first + (experts ? kExpertLayer : kDenseLayer)});
         hold(s, layer_held(c_, experts));
       }
       if (!ranges[s].head) continue;
-      stage.layers.push_back({"head", kHeadLayer});
+      stage.layers.push_back({"head", first + kHeadLayer});
       if (w.kinds[kHeadLayer].state > 0) hold(s, {table_held(c_), 0});
     }
-    for (const HeldParameters& h : held) w.update.push_back(prices_.update(h));
+    for (size_t r = 0; r < held.size(); r++) w.update.push_back(by_[of_rank_[r]]->prices().update(held[r]));
   }
 
   const RunSpec& run_;
   StepCase c_;
-  DeviceFigures d_;
   FitValues f_;
-  WorkPrices prices_;
+  std::vector<std::unique_ptr<DevicePrices>> by_;
+  std::vector<size_t> of_rank_;  // place in by_, by pipeline rank
 };
 
 }  // namespace
@@ -143,6 +180,11 @@ void set_layout_keys(StepCase& c, const LayoutSpec& l) {
   c.reshard_last = l.reshard_last;
 }
 
+StepCase on_kind(StepCase c, const DeviceKinds::Kind& kind) {
+  if (c.offload > 0) c.offload = c.offload_each_way ? kind.host : kind.disk;
+  return c;
+}
+
 StepCase step_case_of(const ScaledRun& s) {
   const RunSpec run = with_expected_load(s.run);
   const LayoutSpec& l = run.layout;
@@ -156,6 +198,7 @@ StepCase step_case_of(const ScaledRun& s) {
   c.micro = run.batch.micro, c.microbatches = run.microbatches(), c.chunks = l.chunks;
   c.zero = effective_zero(l), c.nearest = nearest_of(l.order);
   set_layout_keys(c, l);
+  c.stage_layers = interned(NumberList(l.stage_layers.begin(), l.stage_layers.end()));
   c.recompute = l.recompute == "full" ? 1 : 0;
   c.renorm = l.recompute == "selective";
   c.grad_bytes = run.precision.reduce == "bf16" ? 2 : 4;

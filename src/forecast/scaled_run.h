@@ -1,6 +1,7 @@
 // A run of any size as a World that sim/world.h replays: its own schedule, priced layer by layer in closed
 // form (cost/stage_time.h, cost/step_memory.h) with the constants that `score` fits.
 #pragma once
+#include "catalog/device_kinds.h"
 #include "catalog/priced_by.h"
 #include "cost/step_time.h"
 #include "sim/world.h"
@@ -19,10 +20,13 @@ struct ScaledRun {
   AttentionKind attention = AttentionKind::flash;
   double offload = 0;  // StepCase's, of a run that offloads state
   bool offload_each_way = false;
+  std::shared_ptr<const DeviceKinds> kinds;  // the pipeline ranks' kinds; null: all ranks have `figures`
 };
 
 // The run as a case of step_time(). Errors (request): what the closed form does not know, by name.
 StepCase step_case_of(const ScaledRun&);
+// The case on devices of that kind: where its optimizer state waits.
+StepCase on_kind(StepCase, const DeviceKinds::Kind&);
 // Keys of [layout] that move a step and that the search does not vary: sequence, cut, cp_overlap,
 // cp_placement, ep_buffer, ep_load, prefetch, reshard_after_forward, reshard_last. The case has its degrees
 // and seq already.

@@ -44,6 +44,17 @@ LayoutSpec searched_keys(const LayoutSpec& l) {
   return keys;
 }
 
+LayoutSpec degrees_of(const SearchLayout& l) {
+  LayoutSpec o;
+  o.tp = l.tp;
+  o.pp = l.pp;
+  o.dp = l.dp;
+  o.cp = l.cp;
+  o.ep = l.ep;
+  o.order = order_of(l.nearest);
+  return o;
+}
+
 RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
   LayoutSpec& o = run.layout;
   o.tp = l.tp;
@@ -60,6 +71,8 @@ RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
   o.schedule = std::string(l.schedule), o.schedule_file.clear();
   o.in_flight = 0;
   o.chunks = l.chunks;
+  o.stage_layers.clear();
+  if (l.stage_layers) o.stage_layers.assign(l.stage_layers->begin(), l.stage_layers->end());
   o.recompute = name_of(l.again);
   o.recompute_tensors = LayoutSpec().recompute_tensors, o.recompute_rest = {};
   o.recompute_blocks = o.recompute_limit = 0;
@@ -94,6 +107,16 @@ std::string division_text(const SearchLayout& l) {
   return s.empty() ? "one device" : s;
 }
 
+std::string layers_text(const NumberList& numbers) {
+  std::string s;
+  for (size_t i = 0, end = 0; i < numbers.size(); i = end) {
+    for (end = i; end < numbers.size() && numbers[end] == numbers[i];) end++;
+    s += fmt::format("{}{}{}", s.empty() ? "" : ", ", end - i > 1 ? fmt::format("{} x ", end - i) : "",
+                     numbers[i]);
+  }
+  return s;
+}
+
 std::string text_of(const SearchLayout& l) {
   std::string s = division_text(l);
   if (l.zero > 0) s += fmt::format(", zero {}", l.zero);
@@ -101,6 +124,7 @@ std::string text_of(const SearchLayout& l) {
   if (l.pp > 1) {
     s += fmt::format(", {}", l.schedule);
     if (l.schedule == "interleaved") s += fmt::format(" x{}", l.chunks);
+    if (l.stage_layers) s += fmt::format(" with layers {}", layers_text(*l.stage_layers));
   }
   s += fmt::format(", micro {} x {}", l.micro, l.microbatches());
   if (l.again != Again::none) s += fmt::format(", recompute {}", name_of(l.again));

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/interned.h"
 #include "cost/step_memory.h"
 #include "spec/run_spec.h"
 
@@ -23,6 +24,7 @@ struct SearchLayout {
   int64_t shards = 0;  // layout.shard_group
   bool offload = false;
   Nearest nearest = Nearest::tensor;
+  const NumberList* stage_layers = nullptr;  // interned; null: as the run cuts its layers
   int64_t microbatches() const { return global / (dp * micro); }
   bool same_division(const SearchLayout& o) const {
     return gpus == o.gpus && global == o.global && tp == o.tp && pp == o.pp && dp == o.dp && cp == o.cp &&
@@ -31,10 +33,12 @@ struct SearchLayout {
   // What ranks hold beside states is the same.
   bool holds_as(const SearchLayout& o) const {
     return same_division(o) && schedule == o.schedule && chunks == o.chunks && micro == o.micro &&
-           again == o.again;
+           again == o.again && stage_layers == o.stage_layers;
   }
   bool operator==(const SearchLayout&) const = default;
 };
+// "20, 12", or "4 x 14, 4 x 6"
+std::string layers_text(const NumberList&);
 // "tp 8 pp 4 dp 2, zero 1, interleaved x5, micro 1 (64 microbatches), recompute full"
 std::string text_of(const SearchLayout&);
 // ", fp8 (current)": follows a layout's text; "" if the run's products are not in 8 bits.
@@ -71,6 +75,8 @@ bool chunks_divide(int64_t layers, int64_t pp, int64_t chunks);
 // The run in this layout, as train would start it.
 // to_host: where state waits, if it does; else in files.
 RunSpec with_layout(RunSpec, const SearchLayout&, bool to_host = false);
+// Its degrees and order of axes.
+LayoutSpec degrees_of(const SearchLayout&);
 // layout.order of it.
 std::string_view order_of(Nearest);
 // The name as SearchLayout::schedule has it; nothing: the search has no such schedule.

@@ -48,6 +48,7 @@ LayoutCase layout_case_of(const RunSpec& run, const SubjectDevice& d, PricedBy b
   by.device = d.name;
   q.fits = ordered_constants(constants_of(by));
   q.software = kTrireme;
+  q.kinds = DeviceKinds::of(d.site, run.world(), by, "cluster.file");
   q.keys = searched_keys(with_expected_load(run).layout);
   set_types(q, run.precision);
   set_offload(q, &run, d);
@@ -67,6 +68,7 @@ std::optional<SearchLayout> layout_of(const RunSpec& run) {
   l.micro = run.batch.micro;
   l.chunks = o.pp > 1 ? o.chunks : 1;
   l.schedule = *schedule;
+  l.stage_layers = interned(NumberList(o.stage_layers.begin(), o.stage_layers.end()));
   l.again = o.recompute == "none" ? Again::none : o.recompute == "full" ? Again::full : Again::selective;
   l.zero = effective_zero(o);
   l.shards = l.zero == 3 && o.shard_group < replicas_of(o) ? o.shard_group : 0;
@@ -101,7 +103,8 @@ ScaledRun scaled_run(const LayoutCase& q, const PricedBy& by, const RunSpec& run
           .software = q.software,
           .attention = q.attention,
           .offload = q.disk,
-          .offload_each_way = q.disk_each_way};
+          .offload_each_way = q.disk_each_way,
+          .kinds = q.kinds};
 }
 
 // A run in the search's terms.

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/interned.h"
 #include "model/build.h"
 #include "sim/world.h"
 
@@ -29,12 +30,18 @@ struct BoundCase {
   bool reshard_after_forward = true;
   // kinds, message, update (of one rank, for all) and the policy; stages are not read.
   const WorldWork* work = nullptr;
+  const NumberList* stage_layers = nullptr;  // interned; null: by the cut
+  // Several kinds of devices: the number of each pipeline rank's kind (interned), and works by number. Works
+  // differ in their prices alone, and the message has one price. `work` is one of them.
+  const NumberList* devices = nullptr;
+  std::span<const WorldWork* const> works;
 };
 
 // Nanoseconds; they add up to `total`.
 struct BoundParts {
   double busiest = 0;   // passes of the busiest rank over all microbatches
   double head = 0;      // part of busiest: the head's
+  int64_t device = 0;   // the busiest rank's, of BoundCase::devices
   double bubble = 0;    // other passes on the longest path, less the busiest rank's that are not on it
   double messages = 0;  // on the path
   double replicas = 0;  // waits for collectives among replicas

@@ -134,9 +134,64 @@ std::vector<StageRange> split_evenly(const ModelSpec& m, int stages) {
   return ranges_of(counts);
 }
 
+std::vector<StageRange> stages_of(const NumberList& layers) {
+  return ranges_of(layers);
+}
+
+std::vector<StageRange> split_layers(const ModelSpec& m, int64_t seq, std::string_view cut,
+                                     const NumberList* layers, int stages) {
+  if (layers) {
+    require(int(layers->size()) == stages, "layout.stage_layers has a number for each stage");
+    return ranges_of(*layers);
+  }
+  return cut == "even" ? split_evenly(m, stages) : split_layers(m, seq, stages);
+}
+
 std::vector<StageRange> split_layers(const RunSpec& run, int stages) {
-  return run.layout.cut == "even" ? split_evenly(run.model, stages)
-                                  : split_layers(run.model, run.data.seq_len, stages);
+  const NumberList layers(run.layout.stage_layers.begin(), run.layout.stage_layers.end());
+  return split_layers(run.model, run.data.seq_len, run.layout.cut, layers.empty() ? nullptr : &layers,
+                      stages);
+}
+
+// As split_layers(): the least time of the slowest stage first, then the least sum of squares of all times.
+NumberList split_by_speed(const ModelSpec& m, int64_t seq, const std::vector<double>& speeds) {
+  const size_t n = speeds.size();
+  require(n >= 1 && int64_t(n) <= m.layers, "each stage has a block");
+  const std::vector<double> costs = costs_of(m, seq);
+  const size_t layers = costs.size();
+  std::vector<double> before(layers + 1);
+  for (size_t i = 0; i < layers; i++) before[i + 1] = before[i] + costs[i];
+  const auto time = [&](size_t s, size_t first, size_t end) {
+    return (before[end] - before[first]) / speeds[s];
+  };
+  // By stage s and its first block: of it and later stages the slowest one's time, the squares, its end.
+  struct Best {
+    double slowest = INFINITY;
+    double squares = INFINITY;
+    size_t end = 0;
+  };
+  std::vector<std::vector<Best>> best(n + 1, std::vector<Best>(layers + 1));
+  best[n][layers] = {0, 0, layers};
+  for (size_t s = n; s-- > 0;)
+    for (size_t i = s; i + (n - s) <= layers; i++) {
+      Best& least = best[s][i];
+      for (size_t end = i + 1; end + (n - s - 1) <= layers; end++) {
+        const double t = time(s, i, end);
+        if (t > least.slowest * (1 + kSame)) break;
+        const Best& rest = best[s + 1][end];
+        const Best one = {std::max(t, rest.slowest), t * t + rest.squares, end};
+        const bool same =
+            one.slowest <= least.slowest * (1 + kSame) && one.slowest * (1 + kSame) >= least.slowest;
+        if (same ? one.squares <= least.squares * (1 + kSame) : one.slowest < least.slowest) least = one;
+      }
+    }
+  NumberList counts;
+  for (size_t s = 0, i = 0; s < n; s++) {
+    const size_t end = best[s][i].end;
+    counts.push_back(int64_t(end - i));
+    i = end;
+  }
+  return counts;
 }
 
 }  // namespace trireme

@@ -1,7 +1,9 @@
 // Which layers each stage of a pipeline holds.
 #pragma once
+#include <string_view>
 #include <vector>
 
+#include "base/interned.h"
 #include "model/build.h"
 #include "spec/run_spec.h"
 
@@ -20,7 +22,17 @@ std::vector<StageRange> split_layers(const ModelSpec&, int64_t seq, int stages);
 // most two stages more than blocks.
 std::vector<StageRange> split_evenly(const ModelSpec&, int stages);
 
-// As the run says (layout.cut).
+// These numbers of blocks. Requires: their sum is ModelSpec::layers.
+std::vector<StageRange> stages_of(const NumberList& layers);
+
+// As the run says (layout.stage_layers, layout.cut).
 std::vector<StageRange> split_layers(const RunSpec&, int stages);
+// As layout.cut says, or, unless null, as `layers` does (layout.stage_layers).
+std::vector<StageRange> split_layers(const ModelSpec&, int64_t seq, std::string_view cut,
+                                     const NumberList* layers, int stages);
+
+// Stages that run at different speeds: the slowest takes as little time as it can. speeds: by stage, any
+// unit. Among such cuts the early stages have more.
+NumberList split_by_speed(const ModelSpec&, int64_t seq, const std::vector<double>& speeds);
 
 }  // namespace trireme

@@ -11,6 +11,7 @@
 #include "runtime/meta_rank.h"
 #include "runtime/recording.h"
 #include "spec/batch_ramp.h"
+#include "spec/rank_kinds.h"
 #include "spec/run_schedule.h"
 
 namespace trireme {
@@ -268,15 +269,27 @@ class StageBookings {
 Booking book_training(const RunSpec& run, const Schedule& schedule, int threads, const ClusterSpec& cluster,
                       std::vector<Tape>* others) {
   const StageBookings stages(run, schedule, threads, cluster);
+  // With several kinds of devices: bytes that the device of each pipeline rank has beyond the least memory.
+  NumberList more = memory_of_ranks(cluster, run.layout);
+  for (int64_t& bytes : more) bytes -= cluster.memory_bytes;
+  const bool kinds = !more.empty();
+  more.resize(size_t(run.layout.pp));
+  int64_t worst_more = more[0];
   Booking worst = stages.of(0);
-  int64_t arena = worst.arena_bytes, snapshot = worst.snapshot_bytes, waiting = worst.waiting_bytes;
+  int64_t arena = worst.arena_bytes - worst_more, snapshot = worst.snapshot_bytes,
+          waiting = worst.waiting_bytes;
   MostWire wire = worst.wire;
   for (int k = 1; k < int(run.layout.pp); k++) {
     Booking b = stages.of(k);
-    arena = std::max(arena, b.arena_bytes), snapshot = std::max(snapshot, b.snapshot_bytes);
+    const int64_t b_more = more[size_t(k)];
+    arena = std::max(arena, b.arena_bytes - b_more);
+    snapshot = std::max(snapshot, b.snapshot_bytes);
     waiting = std::max(waiting, b.waiting_bytes);
     wire.take(b.wire);
-    if (b.peak_total > worst.peak_total) std::swap(worst, b);
+    if (kinds ? b.arena_bytes - b_more > worst.arena_bytes - worst_more : b.peak_total > worst.peak_total) {
+      std::swap(worst, b);
+      worst_more = b_more;
+    }
     if (others) others->push_back(std::move(b.tape));
   }
   for (const BatchStage& stage : batch_stages(run)) {
@@ -284,10 +297,12 @@ Booking book_training(const RunSpec& run, const Schedule& schedule, int threads,
     const RunSpec small = with_batch(run, stage.global);
     const Schedule its = schedule_of(small);
     for (int k = 0; k < int(run.layout.pp); k++)
-      arena = std::max(arena, arena_of_stage(small, its, threads, cluster, k));
+      arena = std::max(arena, arena_of_stage(small, its, threads, cluster, k) - more[size_t(k)]);
   }
   worst.wire = std::move(wire);
-  worst.arena_bytes = arena, worst.snapshot_bytes = snapshot, worst.waiting_bytes = waiting;
+  worst.arena_bytes = arena + worst_more;
+  worst.snapshot_bytes = snapshot;
+  worst.waiting_bytes = waiting;
   return worst;
 }
 

@@ -60,8 +60,9 @@ struct Booking {
 // One rank of the run's layout; under data parallelism all take the same. threads: of the rank, because
 // kernels' scratch depends on it. book_stage books the first rank of the world at the pipeline rank
 // `pp_rank`. book_training returns the stage whose peak is the largest, with the memory that is enough for
-// each stage and for the smaller batches of batch.ramp. It composes steps of many microbatches
-// (runtime/composed_tape.h, runtime/composed_booking.h).
+// each stage and for the smaller batches of batch.ramp. With several kinds of devices it is the stage that
+// leaves the least memory. It composes steps of many microbatches (runtime/composed_tape.h,
+// runtime/composed_booking.h).
 Booking book_rank(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int rank);
 Booking book_stage(const RunSpec&, const Schedule&, int threads, const ClusterSpec&, int pp_rank);
 // book_stage's arena_bytes alone, without a tape.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "comm/meta/meta_comm.h"
 #include "model/stages.h"
@@ -105,21 +106,26 @@ PlacedCalls ComposedRun::listed(int pp_rank) const {
   return all;
 }
 
-std::vector<StageArena> ComposedRun::largest_arenas(int64_t enough) const {
+std::vector<StageArena> ComposedRun::largest_arenas(int64_t enough, const NumberList* devices) const {
+  std::map<std::pair<size_t, int64_t>, size_t> groups;
+  std::vector<size_t> group;  // by rank
+  for (size_t r = 0; r < schedule_.ranks.size(); r++)
+    group.push_back(
+        groups.try_emplace({kind(int(r)), devices ? devices->at(r) : 0}, groups.size()).first->second);
   std::vector<Rank> ranks;
-  std::vector<int64_t> peaks, highest(kinds());
+  std::vector<int64_t> peaks, highest(groups.size());
   std::vector<size_t> order;  // those with the highest peaks first
   for (int r = 0; r < int(schedule_.ranks.size()); r++) {
     const Rank& one = ranks.emplace_back(rank(r));
     peaks.push_back(booked_bytes(one.program, one.tapes, one.steady).peak_total);
-    int64_t& most = highest[kind(r)];
+    int64_t& most = highest[group[size_t(r)]];
     most = std::max(most, peaks.back());
     order.push_back(size_t(r));
   }
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return peaks[a] > peaks[b]; });
-  std::vector<StageArena> all(kinds());
+  std::vector<StageArena> all(groups.size());
   for (const size_t n : order) {
-    const size_t k = kind_[n];
+    const size_t k = group[n];
     if (double(peaks[n]) < kPlacedFrom * double(highest[k])) continue;
     const Rank& one = ranks[n];
     const StageArena here = {int(n), placed_bytes(one.program, one.tapes, one.steady).arena_bytes};
@@ -131,12 +137,14 @@ std::vector<StageArena> ComposedRun::largest_arenas(int64_t enough) const {
 }
 
 std::vector<StageArena> largest_arenas(const RunSpec& run, const Schedule& schedule, int threads,
-                                       const ClusterSpec& cluster, int64_t enough) {
+                                       const ClusterSpec& cluster, int64_t enough,
+                                       const NumberList* devices) {
   RunSpec plain = run;
   plain.optimizer.post_validation = "off";
   plain.train.noise_scale = 0;
   LayerTapes tapes;
-  std::vector<StageArena> all = ComposedRun(plain, schedule, threads, cluster, tapes).largest_arenas(enough);
+  std::vector<StageArena> all =
+      ComposedRun(plain, schedule, threads, cluster, tapes).largest_arenas(enough, devices);
   if (!composes(run))
     for (StageArena& a : all) a.bytes = arena_of_stage(run, schedule, threads, cluster, a.pp_rank);
   std::sort(all.begin(), all.end(),

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/interned.h"
 #include "comm/comm_set.h"
 #include "runtime/booking.h"
 #include "runtime/layer_recorder.h"
@@ -54,8 +55,10 @@ class ComposedRun {
   ProgramBytes booked(int pp_rank) const;  // without arena_bytes
   ProgramBytes placed(int pp_rank) const;
   PlacedCalls listed(int pp_rank) const;
-  // By kind: the rank with the largest arena. Once an arena has more than `enough` bytes, only that one.
-  std::vector<StageArena> largest_arenas(int64_t enough = kEndlessArena) const;
+  // By kind, and by the number of the rank's devices (null: all alike): the rank with the largest arena. Once
+  // an arena has more than `enough` bytes, only that one.
+  std::vector<StageArena> largest_arenas(int64_t enough = kEndlessArena,
+                                         const NumberList* devices = nullptr) const;
 
  private:
   struct Rank {
@@ -75,6 +78,6 @@ class ComposedRun {
 // ComposedRun::largest_arenas(). If the run does not compose, the rank is chosen without the features that
 // prevent it, then booked.
 std::vector<StageArena> largest_arenas(const RunSpec&, const Schedule&, int threads, const ClusterSpec&,
-                                       int64_t enough = kEndlessArena);
+                                       int64_t enough = kEndlessArena, const NumberList* devices = nullptr);
 
 }  // namespace trireme

@@ -347,6 +347,7 @@ std::string run_key(const RunSpec& run) {
   r.layout.chunks = 1;
   r.layout.schedule = RunSpec().layout.schedule;
   r.layout.cut = RunSpec().layout.cut;
+  r.layout.stage_layers.clear();
   r.batch.global = r.batch.micro;
   if (!r.model.moe()) r.layout.dp = 1;
   // Known routing has no key in a run file.

@@ -10,6 +10,7 @@
 #include "base/timed.h"
 #include "forecast/searched_step.h"
 #include "runtime/composed_booking.h"
+#include "search/kind_cuts.h"
 #include "sim/steady_step.h"
 #include "spec/run_schedule.h"
 #include "spec/supported.h"
@@ -30,17 +31,20 @@ RunSpec run_of(const SearchRequest& q, const ConfirmRequest& c, const SearchLayo
 
 // whole: also if one rank shows that the layout does not fit.
 void book(const SearchRequest& q, const RunSpec& run, bool whole, Confirmed& c) {
-  const double room = q.figures.memory * q.memory_share - c.priced.memory.base;
-  const int64_t enough = whole ? kEndlessArena : std::max<int64_t>(0, int64_t(room));
-  const std::vector<StageArena> ranks = largest_arenas(run, schedule_of(run), 1, {}, enough);
+  const RankRoom room = room_of(q, c.priced.layout);
+  const double least = q.figures.memory * q.memory_share - c.priced.memory.base;
+  const int64_t enough = whole || room.devices ? kEndlessArena : std::max<int64_t>(0, int64_t(least));
+  const std::vector<StageArena> ranks = largest_arenas(run, schedule_of(run), 1, {}, enough, room.devices);
   c.booked_ranks = int64_t(ranks.size());
   for (const StageArena& a : ranks) {
-    if (a.bytes <= c.arena) continue;
+    const double more = room.devices ? room.of((*room.devices)[size_t(a.pp_rank)]) : 0;
+    if (c.arena > 0 && double(a.bytes) - more <= double(c.arena) - c.more) continue;
     c.arena = a.bytes;
     c.pp = a.pp_rank;
+    c.more = more;
   }
   c.bytes = double(c.arena) + c.priced.memory.base;
-  c.fits = c.bytes <= q.figures.memory * q.memory_share;
+  c.fits = c.used() <= q.figures.memory * q.memory_share;
 }
 
 void simulate(const SearchRequest& q, const ConfirmRequest& request, const RunSpec& run, Confirmed& c) {
@@ -55,10 +59,12 @@ void simulate(const SearchRequest& q, const ConfirmRequest& request, const RunSp
 }
 
 // The order of axes changes who is near, not what a rank holds: booked once.
-const Confirmed* booked_before(const Confirmation& all, SearchLayout l) {
+const Confirmed* booked_before(const SearchRequest& q, const Confirmation& all, SearchLayout l) {
+  const NumberList* devices = q.kinds ? q.kinds->of_ranks(degrees_of(l)) : nullptr;
   for (const std::vector<Confirmed>* list : {&all.looked_at, &all.front})
     for (const Confirmed& c : *list) {
       l.nearest = c.priced.layout.nearest;
+      if (q.kinds && q.kinds->of_ranks(degrees_of(l)) != devices) continue;
       if (l == c.priced.layout && c.booked && c.refused.empty()) return &c;
     }
   return nullptr;
@@ -81,8 +87,9 @@ Confirmed look_at(const SearchRequest& q, const ConfirmRequest& request, const P
     if (!known) simulate(q, request, run, c);
     if (!books(c.score())) return c;
     c.booked = true;
-    if (const Confirmed* same = booked_before(before, p.layout)) {
+    if (const Confirmed* same = booked_before(q, before, p.layout)) {
       c.arena = same->arena, c.bytes = same->bytes, c.fits = same->fits;
+      c.more = same->more;
       c.pp = same->pp;
     } else {
       book(q, run, false, c);
@@ -195,7 +202,7 @@ bool learn(SearchRequest& q, const Confirmation& all) {
     if (known == q.held_more.end())
       known = q.held_more.insert(known, {.schedule = l.schedule, .zero = l.zero, .again = l.again});
     const StepMemory plain = closed_memory(q, l);
-    more |= learn_held(*known, {plain.activations, c.bytes - (plain.total - plain.activations)});
+    more |= learn_held(*known, {plain.activations, c.used() - (plain.used() - plain.activations)});
   }
   return more;
 }
@@ -208,8 +215,8 @@ bool learn_booked(SearchRequest& q, const std::vector<Confirmed>& looked_at) {
   for (const Confirmed& c : looked_at) {
     if (!c.refused.empty() || c.fits) continue;
     const SearchLayout& l = c.priced.layout;
-    const auto closed = [&](const SearchLayout& of) { return closed_memory(q, of).total; };
-    const double bytes = c.bytes - closed(l);
+    const auto closed = [&](const SearchLayout& of) { return closed_memory(q, of).used(); };
+    const double bytes = c.used() - closed(l);
     if (std::any_of(looked_at.begin(), looked_at.end(), [&](const Confirmed& o) {
           const SearchLayout& other = o.priced.layout;
           return o.holds() && other.holds_as(l) && closed(other) + bytes > room;
@@ -233,7 +240,7 @@ void book_nearest(const SearchRequest& q, SearchResult& r, const ConfirmRequest&
     if (!why_not_run(run).empty()) return;
     Confirmed c{.priced = price_layout(q, no.nearest)};
     book(q, resolve(run, {.native_bf16 = true}), true, c);
-    no.bytes = std::max(no.bytes, c.bytes);
+    no.bytes = std::max(no.bytes, c.used());
     no.booked = true;
     for (SearchResult::Rejected& d : r.rejected)
       if (d.layout.same_division(no.nearest)) d.bytes = no.bytes;
@@ -273,7 +280,8 @@ std::string row_text(const SearchRequest& q, const Confirmed& c, bool dropped) {
   if (!c.fits)
     note(fmt::format(
         "DOES NOT FIT, dropped: {} bytes on pipeline rank {} and {:.1f} GB beside them, of {:.1f} GB",
-        c.arena, c.pp, c.priced.memory.base / kGigaByte, q.figures.memory * q.memory_share / kGigaByte));
+        c.arena, c.pp, c.priced.memory.base / kGigaByte,
+        (q.figures.memory * q.memory_share + c.more) / kGigaByte));
   if (!c.unsimulated.empty()) note("not simulated: " + c.unsimulated);
   return s;
 }
@@ -442,6 +450,19 @@ bool learn_held(HeldMore& h, const HeldMore::Seen& s) {
 
 namespace {
 
+// Adds layouts that share out layers among the stages of the best ones more finely.
+void add_moved_layers(const SearchRequest& q, SearchResult& r) {
+  constexpr size_t kFrom = 3;
+  std::vector<Priced> more;
+  for (size_t i = 0; i < std::min(kFrom, r.best.size()); i++)
+    for (Priced& p : moved_layers(q, r.best[i])) more.push_back(std::move(p));
+  for (Priced& p : more) {
+    const auto is = [&](const Priced& o) { return o.layout == p.layout; };
+    if (std::none_of(r.best.begin(), r.best.end(), is)) r.best.push_back(std::move(p));
+  }
+  std::stable_sort(r.best.begin(), r.best.end(), lower_score);
+}
+
 // Those of earlier searches that are too large, in the place that the closed form ranks them at.
 void keep_dropped(const Confirmation& known, Confirmation& all) {
   for (const Confirmed& c : known.looked_at)
@@ -459,6 +480,7 @@ Confirmation search_and_confirm(SearchRequest& q, SearchResult& r, const Confirm
   Confirmation before, known;  // known.looked_at: of all searches, those that are too large first
   for (int i = 1;; i++) {
     r = search(q);
+    if (q.kinds) add_moved_layers(q, r);
     Confirmation all = confirm(q, r, request, known);
     // With what was learned nothing is left to look at: what did not fit as booked is the answer.
     if (all.looked_at.empty()) std::swap(all, before);

@@ -27,6 +27,8 @@ struct Confirmed {
   bool booked = false;  // else it is slower than others that fit
   int64_t arena = 0;    // its bytes, to the byte
   double bytes = 0;     // with what nobody books: StepMemory::base
+  double more = 0;      // StepMemory::more of that rank
+  double used() const { return bytes - more; }
   bool fits = true;
   std::string unsimulated;  // why it could not be replayed; else:
   bool holds() const { return refused.empty() && booked && fits; }

@@ -26,14 +26,21 @@ void DivisionSearch::list_schedules() {
     return;
   }
   const int64_t layers = q_.model.layers;
+  const auto add = [&](const KnownSchedule& s, int64_t chunks) {
+    schedules_.push_back({&s, chunks});
+    if (!q_.kinds) return;
+    at_.nearest = Nearest::tensor;  // another order has the same devices, or each rank has all kinds
+    for (const NumberList* layers_of : cuts_.of(s.name, chunks, q_.kinds->of_ranks(degrees_of(at_))))
+      if (layers_of) schedules_.push_back({&s, chunks, layers_of});
+  };
   for (const KnownSchedule& s : known_schedules()) {
     if (s.name == "interleaved") {
       for (int64_t v = 2; v * at_.pp <= layers; v++)
-        if (chunks_divide(layers, at_.pp, v)) schedules_.push_back({&s, v});
+        if (chunks_divide(layers, at_.pp, v)) add(s, v);
     } else if (!is_v(s.order)) {
-      schedules_.push_back({&s, 1});
+      add(s, 1);
     } else if (layers % (2 * at_.pp) == 0) {
-      schedules_.push_back({&s, 2});
+      add(s, 2);
     }
   }
 }
@@ -107,16 +114,37 @@ StepMemory DivisionSearch::memory_of(size_t sharding) {
   return most;
 }
 
+Nearest DivisionSearch::roomiest() const {
+  for (const Nearest order : orders_)
+    if (order != Nearest::stages) return order;
+  return orders_.empty() ? Nearest::tensor : orders_[0];
+}
+
+const RankRoom& DivisionSearch::room_with(Nearest order) {
+  std::optional<RankRoom>& room = rooms_[size_t(order)];
+  if (!room) {
+    at_.nearest = order;
+    room = room_of(q_, at_);
+  }
+  return *room;
+}
+
 StepMemory DivisionSearch::own_memory(Bytes how) {
+  static const RankRoom kAlike;
+  return own_memory(how, q_.kinds ? room_with(roomiest()) : kAlike);
+}
+
+StepMemory DivisionSearch::own_memory(Bytes how, const RankRoom& room) {
   const double base = q_.fits[size_t(Fit::base)];
-  StepMemory m = how == Bytes::exact ? bytes_->of(at_, base)
-                                     : bytes_->least(at_, base, how == Bytes::rough ? room_ : INFINITY);
+  StepMemory m = how == Bytes::exact ? bytes_->of(at_, base, room)
+                                     : bytes_->least(at_, base, how == Bytes::rough ? room_ : INFINITY, room);
   hold_more(q_, at_, m);
   return m;
 }
 
 void DivisionSearch::set_division(const SearchLayout& division) {
   at_ = division, shardings_.clear(), orders_.clear(), bounded_.clear();
+  rooms_ = {};
   c_.tp = at_.tp;
   c_.pp = at_.pp;
   c_.dp = at_.dp;
@@ -135,6 +163,7 @@ void DivisionSearch::set_kind(const Kind& k) {
   c_.cast = c_.grad_stored != c_.grad_bytes;
   at_.schedule = k.choice.schedule->name;
   at_.chunks = k.choice.chunks;
+  at_.stage_layers = c_.stage_layers = k.choice.stage_layers;
   at_.again = k.again;
   set_again(c_, k.again);
   set_schedule(q_, c_, *k.choice.schedule, k.choice.chunks);
@@ -204,7 +233,7 @@ bool DivisionSearch::set_bounds(Kind& kind) {
     double total = INFINITY;
     if (i % waits_ >= first_wait_) {
       set_sharding(i);
-      total = own_memory(Bytes::rough).total;
+      total = own_memory(Bytes::rough).used();
       if (total <= room_)
         fits = true;
       else
@@ -269,7 +298,7 @@ void DivisionSearch::weigh() {
     }
     memory_ = own_memory(Bytes::exact);
   }
-  if (memory_.total > room_) {
+  if (memory_.used() > room_) {
     out_.refused[size_t(Refusal::memory)].candidates += orders;
     return misfit();
   }
@@ -279,9 +308,9 @@ void DivisionSearch::weigh() {
 
 void DivisionSearch::misfit() {
   Refused& no = out_.refused[size_t(Refusal::memory)];
-  nearest_bytes_ = std::min(nearest_bytes_, memory_.total);
-  if (no.bytes > 0 && memory_.total >= no.bytes) return;
-  no.bytes = memory_.total;
+  nearest_bytes_ = std::min(nearest_bytes_, memory_.used());
+  if (no.bytes > 0 && memory_.used() >= no.bytes) return;
+  no.bytes = memory_.used();
   no.nearest = at_;
   no.nearest.nearest = Nearest::tensor;
 }
@@ -317,7 +346,7 @@ void DivisionSearch::find_leanest() {
     set_sharding(t.sharding);
     memory_ = own_memory(t.close ? Bytes::exact : Bytes::least);
     if (!t.close) {
-      t.total = memory_.total;
+      t.total = memory_.used();
       t.close = true;
       std::push_heap(turns.begin(), turns.end());
       continue;
@@ -337,7 +366,7 @@ void DivisionSearch::set_least(Kind& kind) {
   kind.least.fill(INFINITY);
   for (const Nearest order : orders_) {
     c_.nearest = order;
-    kind.least[size_t(order)] = bounded_.least(bound_, at_.schedule, c_, q_.figures, q_.fits, kind_number_);
+    kind.least[size_t(order)] = bounded_.least(bound_, at_.schedule, c_, kind_number_);
   }
   Priced p{.layout = at_, .time = {}, .memory = {}};
   p.time.total = kind.fastest();
@@ -359,7 +388,7 @@ bool DivisionSearch::changes_nothing(Priced p) {
   if (is_listed(p)) return false;
   if (is_behind_front(p)) return true;
   if (p.score <= best_.score) return false;
-  p.headroom = q_.figures.memory - memory_.total;
+  p.headroom = q_.figures.memory - memory_.used();
   return std::any_of(out_.front.begin(), out_.front.end(), [&](const Priced& o) { return dominates(o, p); });
 }
 
@@ -370,8 +399,7 @@ bool DivisionSearch::changes_nothing(Nearest order) {
   if (sharded.score == 0) {
     c_.nearest = order;
     sharded = {.layout = at_, .time = {}, .memory = {}};
-    sharded.time.total =
-        bounded_.sharded(bound_, at_.schedule, c_, q_.figures, q_.fits, q_.keys, kind_number_, sharding_);
+    sharded.time.total = bounded_.sharded(bound_, at_.schedule, c_, kind_number_, sharding_);
     set_price(q_, price_, sharded);
   }
   return sharded.score > 0 && changes_nothing(sharded);
@@ -394,9 +422,14 @@ void DivisionSearch::price_orders() {
   for (const Nearest order : orders_) {
     if (q_.software.ordered() && changes_nothing(order)) continue;
     at_.nearest = c_.nearest = order;
-    const StepSeconds time = q_.software.ordered() ? bounded_.of(bound_, at_.schedule, c_, q_.figures,
-                                                                 q_.fits, q_.keys, kind_number_, sharding_)
-                                                   : other_step(order);
+    StepMemory memory = memory_;
+    if (q_.kinds && bytes_ && order == Nearest::stages) {
+      memory = own_memory(Bytes::exact, room_with(order));
+      if (memory.used() > room_) continue;
+    }
+    const StepSeconds time = q_.software.ordered()
+                                 ? bounded_.of(bound_, at_.schedule, c_, kind_number_, sharding_)
+                                 : other_step(order);
     if (q_.software.ordered() && !at_.offload) {
       sharded_[size_t(order)] = {.layout = at_, .time = time, .memory = {}};
       set_price(q_, price_, sharded_[size_t(order)]);
@@ -404,7 +437,7 @@ void DivisionSearch::price_orders() {
     size_t same = 0;
     while (same < n && all[same].time.total != time.total) same++;
     if (same == n)
-      all[n++] = {.layout = at_, .time = time, .memory = memory_};
+      all[n++] = {.layout = at_, .time = time, .memory = memory};
     else
       all[same].alike |= uint8_t(1 << int(order));
   }

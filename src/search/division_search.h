@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "cost/stage_time.h"
-#include "forecast/bound_step.h"
+#include "forecast/layout_bound.h"
 #include "forecast/rank_bytes.h"
 #include "forecast/schedule_idle.h"
+#include "search/kind_cuts.h"
 #include "search/search.h"
 
 namespace trireme {
@@ -21,7 +22,12 @@ class DivisionSearch {
  public:
   // bytes: null for other software.
   DivisionSearch(const SearchRequest& q, StepBound& bound, RankBytes* bytes, SearchResult& out)
-      : q_(q), out_(out), bytes_(bytes), bound_(bound) {
+      : q_(q),
+        out_(out),
+        bytes_(bytes),
+        bound_(bound),
+        bounded_(q.figures, q.fits, q.keys, q.kinds.get()),
+        cuts_(q) {
     c_ = step_case(q, SearchLayout{});
     room_ = q.figures.memory * q.memory_share;
     waits_ = q.disk > 0 ? 2 : 1;
@@ -48,6 +54,7 @@ class DivisionSearch {
   struct Choice {
     const KnownSchedule* schedule;
     int64_t chunks;
+    const NumberList* stage_layers = nullptr;
   };
   // A schedule, microbatch and recompute.
   struct Kind {
@@ -82,6 +89,10 @@ class DivisionSearch {
   StepMemory memory_of(size_t sharding);
   enum class Bytes { rough, least, exact };
   StepMemory own_memory(Bytes);
+  StepMemory own_memory(Bytes, const RankRoom&);
+  const RankRoom& room_with(Nearest);
+  // Among the orders of axes the one whose ranks have the most memory.
+  Nearest roomiest() const;
   // Bounds the layouts of that kind, or prices those of other software.
   void kind(const Kind&);
   void set_division(const SearchLayout&);
@@ -145,7 +156,9 @@ class DivisionSearch {
   int64_t fits_before_ = 0;
   double nearest_bytes_ = 0;  // the division's smallest layout takes these, or more
   StepBound& bound_;
-  BoundStep bounded_;
+  LayoutBound bounded_;
+  KindCuts cuts_;
+  std::array<std::optional<RankRoom>, kOrders> rooms_;  // the division's, by order
   Division division_;
   std::vector<Division> divisions_;  // in the order of their bounds after finish()
   // trireme's own: by order, for the current kind.

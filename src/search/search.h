@@ -39,6 +39,14 @@ struct Refused {
   bool booked = false;     // as booked; else at least so much in trireme's own runs
 };
 
+// A part of a cluster of several kinds of devices (search/one_kind.h).
+struct KindAlone {
+  std::string name;
+  int64_t gpus = 0;
+  double step_s = 0;  // the best layout's replayed step; 0 = none fits
+  std::string layout;
+};
+
 struct SearchResult {
   std::vector<Priced> best;   // ranked
   std::vector<Priced> front;  // none of the others is better in time, cost and headroom alike; fastest first
@@ -52,6 +60,8 @@ struct SearchResult {
     bool at_least = false;
   };
   std::vector<Rejected> rejected;
+  std::vector<KindAlone> alone;  // kinds_alone(); else empty
+
   RejectedValues unmet;   // of request.require
   int64_t front_cut = 0;  // of the front, taken out by cut_front()
   int64_t divisions_seen = 0, candidates = 0, fits = 0;

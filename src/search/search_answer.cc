@@ -12,6 +12,7 @@
 #include "catalog/price_list.h"
 #include "forecast/scaled_run.h"
 #include "search/confirm.h"
+#include "search/one_kind.h"
 #include "search/search.h"
 #include "search/search_costs.h"
 
@@ -66,7 +67,8 @@ std::string speed_line(const SearchRequest& q, const Shown& b) {
 }
 
 std::string memory_line(const SearchRequest& q, const Shown& b) {
-  const double capacity = q.figures.memory;
+  const double capacity =
+      q.figures.memory + (b.found && b.found->booked ? b.found->more : b.priced->memory.more);
   std::string s =
       fmt::format("{} of {} on the most loaded GPU", bytes_text(b.bytes()), capacity_text(capacity));
   if (q.memory_share < 1) s += fmt::format(", {:.0f} % of it allowed", 100 * q.memory_share);
@@ -220,7 +222,8 @@ std::string searched_line(const SearchRequest& q, const SearchResult& r, const C
   int64_t replayed = 0;
   std::string proof;
   if (all && q.software.ordered())
-    proof = all->proven ? ", no other can be faster"
+    proof = all->proven ? q.kinds ? ", no other of the tried cuts of layers can be faster"
+                                  : ", no other can be faster"
             : all->next_score > 0 && !all->looked_at.empty()
                 ? fmt::format(", time ran out: others may take {:.1f} % less",
                               100 * (1 - all->next_score / all->least_score()))
@@ -258,6 +261,7 @@ std::string found_text(const SearchRequest& q, const SearchResult& r, const Sear
     s += answer_line("not run", "this version does not run it: " +
                                     best.found->refused.substr(0, best.found->refused.find('\n')));
   s += batch_line(q, r);
+  if (!r.alone.empty()) s += answer_line("alone", alone_text(r.alone, best.step_s()));
   if (w) s += std::string(kChanges) + change_lines(*w, best.priced->layout);
   s += "alternatives\n" + alternative_lines(q, r, all, best);
   for (const auto& [name, text] : cost_lines(q, costs_of(q, best.priced->layout, best.step_s())))
@@ -297,7 +301,7 @@ std::string answer_text(const SearchRequest& q, const SearchResult& r, const Sea
                         const Confirmation* all, size_t below, bool written) {
   constexpr size_t kScreen = 24;
   std::string s = fmt::format("{} on {}{} x {}, {} sequences of {} tokens per step: ", q.name,
-                              q.gpus.size() > 1 ? "up to " : "", q.gpus.back(), q.device,
+                              q.gpus.size() > 1 ? "up to " : "", q.gpus.back(), devices_text(q),
                               r.best.empty() ? q.globals.back() : r.best.front().layout.global, q.seq);
   if (r.best.empty()) {
     s += "nothing fits\n" + refused_text(q, r);

@@ -13,7 +13,7 @@ SearchCosts costs_of(const SearchRequest& q, const SearchLayout& l, double step_
   const RooflineCase served{
       .name = q.name, .device = q.device, .model = q.model, .figures = q.figures, .tp = l.tp};
   c.serving = serving_of(served, double(q.seq), 0);
-  c.kinds = kinds_text(q.site);
+  c.kinds = q.kinds ? kinds_text(q.site, degrees_of(l)) : kinds_text(q.site);
   return c;
 }
 

@@ -38,17 +38,23 @@ double value_of(const SearchRequest& q, const Turned& t) {
 
 // The best where the knob is at `value`; nothing: nothing fits there.
 std::optional<Priced> best_at(SearchRequest q, const Turned& t, double value) {
-  // Attention is a rate of its own, and as much faster on a faster device.
-  if (t.figure == &DeviceFigures::bf16)
-    for (double* rate : {&q.figures.attention, &q.figures.attention2}) *rate *= value / q.figures.bf16;
-  if (t.figure == &DeviceFigures::bus)
-    set_near(q.figures, value);
-  else if (t.figure == &DeviceFigures::nic)
-    set_far(q.figures, value);
-  else if (t.figure)
-    q.figures.*t.figure = value;
-  else
-    q.globals = {std::llround(value)};
+  // The slowest kind's value; other kinds' change in proportion.
+  const double now = value_of(q, t);
+  if (!t.figure) q.globals = {std::llround(value)};
+  q.change([&](DeviceFigures& figures, FitValues&) {
+    if (!t.figure) return;
+    const double of = figures.*t.figure;
+    const double to = of == now ? value : of * (value / now);
+    // Attention has a separate rate, which grows with the device's.
+    if (t.figure == &DeviceFigures::bf16)
+      for (double* rate : {&figures.attention, &figures.attention2}) *rate *= to / of;
+    if (t.figure == &DeviceFigures::bus)
+      set_near(figures, to);
+    else if (t.figure == &DeviceFigures::nic)
+      set_far(figures, to);
+    else
+      figures.*t.figure = to;
+  });
   q.best = 1;
   SearchResult r = search(q);
   if (r.best.empty()) return std::nullopt;

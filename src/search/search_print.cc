@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "search/confirm.h"
+#include "search/one_kind.h"
 #include "search/search.h"
 #include "search/search_chart.h"
 #include "search/search_costs.h"
@@ -285,7 +286,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
                         const Confirmation* confirmed, const std::vector<FlipPoint>* flips) {
   const Goodput g = goodput_of(q, q.gpus.back());
   std::string s = fmt::format("{} on {}{} x {}, {}{} sequences of {} tokens a step\n", q.name,
-                              q.gpus.size() > 1 ? "up to " : "", q.gpus.back(), q.device,
+                              q.gpus.size() > 1 ? "up to " : "", q.gpus.back(), devices_text(q),
                               q.globals.size() > 1 ? "up to " : "", q.globals.back(), q.seq);
   s += fmt::format("goodput {:.2f} %: a failure every {:.1f} h, a save every {:.0f} s, {} spare machine{}\n",
                    100 * g.share, g.mtbf_s / 3600, g.interval_s, g.spares, g.spares == 1 ? "" : "s");
@@ -307,6 +308,10 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
            "file that says host_bandwidth or disk_bandwidth (--cluster configs/cluster/h100-sxm-8.toml) has "
            "them\n";
     return s;
+  }
+  if (!r.alone.empty()) {
+    const Confirmed* found = confirmed ? confirmed->of(r.best.front().layout) : nullptr;
+    s += alone_text(r.alone, found && found->step_s > 0 ? found->step_s : r.best.front().time.total) + "\n";
   }
   s += fmt::format("\nthe best, by {}", by_text(q.by));
   if (q.by == RankBy::loss) s += fmt::format(" of {:.3f}", q.loss);
@@ -344,6 +349,7 @@ std::string search_json(const SearchRequest& q, const SearchResult& r, const Sea
   if (!r.best.empty())
     add_costs(j["best"], q, costs_of(q, r.best.front().layout, j["best"]["step_s"].get<double>()));
   if (!r.best.empty()) j["best"]["toml"] = run_file_of(q, r.best.front().layout);
+  if (!r.alone.empty()) j["alone"] = json_of(r.alone);
   j["candidates"] = SearchJson::array();
   for (const Priced& p : r.best) j["candidates"].push_back(priced_json(q, p, found(p)));
   for (const auto& no : refused_json(q, r)) j["candidates"].push_back(no);

@@ -163,11 +163,20 @@ constexpr Technique kTechniques[] = {
 
 constexpr int64_t kMostLayers = 4096;
 
+// Bytes of all devices together.
+double memory_of_all(const SearchRequest& q) {
+  if (!q.kinds) return q.figures.memory * double(q.gpus[0]);
+  LayoutSpec alone;
+  alone.pp = q.gpus[0];
+  double sum = 0;
+  for (const int64_t number : *q.kinds->of_ranks(alone)) sum += q.kinds->at(number).figures.memory;
+  return sum;
+}
+
 // Layers beyond which states alone, divided by all devices, are too large: 2 bytes of weights, 2 of
 // gradients, and those of the optimizer if there is no disk for them.
 int64_t layers_at_most(const SearchRequest& q) {
-  const double least = q.disk > 0 ? 4 : 4 + q.optimizer,
-               room = q.figures.memory * q.memory_share * double(q.gpus[0]);
+  const double least = q.disk > 0 ? 4 : 4 + q.optimizer, room = memory_of_all(q) * q.memory_share;
   int64_t low = 0, high = kMostLayers + 1;  // low: can be; high: cannot. Parameters grow with every layer.
   while (high - low > 1) {
     const int64_t middle = (low + high) / 2;
@@ -205,7 +214,7 @@ LargestRow largest_alone(const SearchRequest& q, const Technique& t) {
     divides = true;
     r.layout = l;
     r.memory = closed_memory(of, l);
-    return r.memory.total <= of.figures.memory * of.memory_share;
+    return r.memory.used() <= of.figures.memory * of.memory_share;
   });
   if (row.any || divides || !tried) return row;
   if (refusal == Refusal::batch)

@@ -32,14 +32,16 @@ constexpr Knob kKnobs[] = {
 };
 
 SearchRequest turned(SearchRequest q, const Knob& k, double factor) {
-  if (k.figure == &DeviceFigures::bus)
-    set_near(q.figures, q.figures.bus * factor);
-  else if (k.figure == &DeviceFigures::nic)
-    set_far(q.figures, q.figures.nic * factor);
-  else if (k.figure)
-    q.figures.*k.figure *= factor;
-  else
-    q.fits[size_t(k.fit)] *= factor;
+  q.change([&](DeviceFigures& figures, FitValues& fits) {
+    if (k.figure == &DeviceFigures::bus)
+      set_near(figures, figures.bus * factor);
+    else if (k.figure == &DeviceFigures::nic)
+      set_far(figures, figures.nic * factor);
+    else if (k.figure)
+      figures.*k.figure *= factor;
+    else
+      fits[size_t(k.fit)] *= factor;
+  });
   return q;
 }
 
@@ -113,10 +115,10 @@ double flip_factor(const Pool& pool, const Knob& k, double direction, size_t& wi
 // With twice the memory: of what is faster then, what needs least. Both are on the front.
 Priced faster_with_memory(const SearchRequest& q, const Priced& best) {
   SearchRequest wide = q;
-  wide.figures.memory *= 2;
+  wide.change([](DeviceFigures& figures, FitValues&) { figures.memory *= 2; });
   Priced least;
   for (const Priced& p : search(wide).front) {
-    if (!(p.score < best.score) || p.memory.total <= q.figures.memory * q.memory_share) continue;
+    if (!(p.score < best.score) || p.memory.used() <= q.figures.memory * q.memory_share) continue;
     if (least.token_s == 0 || p.memory.total < least.memory.total) least = p;
   }
   return least;

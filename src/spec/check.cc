@@ -321,6 +321,35 @@ void check_recompute(const RunSpec& run, Problems& out) {
               run.batch.micro * run.data.seq_len / l.cp, l.tp));
 }
 
+void check_stage_layers(const RunSpec& run, Problems& out) {
+  const LayoutSpec& l = run.layout;
+  if (l.stage_layers.empty()) return;
+  const auto wrong = [&](std::vector<std::string> keys, std::string text) {
+    keys.insert(keys.begin(), "layout.stage_layers");
+    out.push_back({std::move(keys), std::move(text)});
+  };
+  if (l.cut != LayoutSpec().cut)
+    return wrong({"layout.cut"}, fmt::format("states each stage's blocks; leave cut out, or give {}",
+                                             shown(LayoutSpec().cut)));
+  const size_t n = l.stage_layers.size();
+  if (Wide(n) != Wide(l.pp) * l.chunks)
+    return wrong(
+        {"layout.pp", "layout.chunks"},
+        fmt::format("has {} numbers for pp * chunks = {} * {} stages; give one for each", n, l.pp, l.chunks));
+  double sum = 0;
+  for (size_t s = 0; s < n; s++) {
+    const double layers = l.stage_layers[s];
+    const bool end = n > 1 && (s == 0 || s + 1 == n);  // has the embedding or the head
+    if (layers != std::floor(layers) || (layers < 1 && !end))
+      return wrong({}, fmt::format(": {} blocks for stage {}; give a whole number from {} on", layers, s,
+                                   end ? 0 : 1));
+    sum += layers;
+  }
+  if (sum != double(run.model.layers))
+    wrong({"model.layers"},
+          fmt::format(": the numbers add up to {}, and the model has {} blocks", sum, run.model.layers));
+}
+
 void check_layout(const RunSpec& run, Problems& out) {
   const LayoutSpec& l = run.layout;
   auto wrong = [&](std::vector<std::string> keys, std::string text) {
@@ -343,8 +372,10 @@ void check_layout(const RunSpec& run, Problems& out) {
     wrong({"layout.order"}, "must name pp, dp, cp and tp once each, such as \"pp dp cp tp\"");
   check_tensor_parallel(run, out);
   check_context_parallel(run, out);
+  check_stage_layers(run, out);
   // Cut evenly the embedding and the head may be stages of their own.
-  if (const int64_t ends = l.cut == "even" && l.pp > 1 ? 2 : 0; l.pp * l.chunks > run.model.layers + ends)
+  if (const int64_t ends = (l.cut == "even" || !l.stage_layers.empty()) && l.pp > 1 ? 2 : 0;
+      l.pp * l.chunks > run.model.layers + ends)
     wrong({"layout.pp", "layout.chunks", "model.layers"},
           fmt::format(": pp * chunks = {} * {} stages are more than model.layers{} = {}", l.pp, l.chunks,
                       ends > 0 ? " + 2" : "", run.model.layers + ends));

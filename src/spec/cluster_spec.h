@@ -227,10 +227,9 @@ struct ClusterSpec {
     v.list("tier", tiers,
            "a level above the node (rack, pod, ...), nearest first: [[tier]] for each, in the place of "
            "inter_node");
-    v.list(
-        "kind", kinds,
-        "machines of one kind, in a cluster of several kinds of devices: [[kind]] for each. Steps wait for "
-        "the slowest member");
+    v.list("kind", kinds,
+           "machines of one kind, in a cluster of several kinds of devices: [[kind]] for each, in the order "
+           "of ranks");
   }
 };
 

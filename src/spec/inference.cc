@@ -66,6 +66,7 @@ RunSpec inference_run(const RunSpec& run, const InferenceLayout& layout) {
   out.layout.dp = layout.dp();
   out.layout.order = run.layout.order;
   out.layout.cut = run.layout.cut;
+  if (int64_t(run.layout.stage_layers.size()) == layout.pp) out.layout.stage_layers = run.layout.stage_layers;
   out.layout.ep_buffer = run.layout.ep_buffer;
   out.layout.cp_method = run.layout.cp_method;
   out.layout.cp_overlap = run.layout.cp_overlap;

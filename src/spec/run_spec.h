@@ -87,6 +87,7 @@ struct LayoutSpec {
   int64_t in_flight = 0;
   int64_t chunks = 1;
   std::string cut = "cost";
+  Numbers stage_layers;
   std::string recompute = "none";
   Texts recompute_tensors = Texts::of({"n1", "n2", "a"}), recompute_rest;
   int64_t recompute_blocks = 0, recompute_limit = 0;
@@ -156,6 +157,9 @@ struct LayoutSpec {
       "even: as many blocks each, where they do not divide one less beside the head and the embedding, "
       "which may be alone",
       one_of(kCuts));
+    v("stage_layers", stage_layers, "blocks",
+      "blocks per stage, first to last, such as [20, 12], instead of cut: pp * chunks numbers",
+      between(0, 65536));
     v("recompute", recompute, "",
       "activations that the backward pass computes again: recompute_tensors of each block, all but its "
       "input, or as much as recompute_limit makes needful",

@@ -116,6 +116,7 @@ Case draw(uint64_t seed) {
   if (c.pp > 1) c.cut = one_of("cost", "even");
   if (c.cut == "even" && c.layers > 2) c.layers -= one_of(0, 1, 2);  // ends without a block
   // Follows the seed without a draw, so that the other values of a seed do not change.
+  if (c.pp > 1 && c.cut == "cost" && seed % 3 == 0) c.cut = "stated";
   if (c.optimizer == "adamw" && !c.state && seed % 2 == 0) c.moments = "bf16";
   return c;
 }

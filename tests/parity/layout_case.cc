@@ -114,8 +114,13 @@ RunSpec unchecked_run_of(const Case& c) {
            .unit = c.unit};
   r.layout.dp = c.dp, r.layout.tp = c.tp, r.layout.sequence = c.sequence, r.layout.tp_chunks = c.chunks,
   r.layout.zero = c.zero, r.layout.shard_group = c.group, r.layout.schedule = c.schedule;
-  r.layout.pp = c.pp, r.layout.chunks = c.stages, r.layout.cut = c.cut, r.layout.cp = c.cp,
-  r.layout.cp_method = c.method, r.layout.cp_placement = c.placement, r.layout.cp_overlap = c.overlap;
+  r.layout.pp = c.pp, r.layout.chunks = c.stages, r.layout.cp = c.cp, r.layout.cp_method = c.method,
+  r.layout.cp_placement = c.placement, r.layout.cp_overlap = c.overlap;
+  r.layout.cut = c.cut == "stated" ? "cost" : c.cut;
+  if (c.cut == "stated") {  // one block for each stage, and the others in the first one
+    r.layout.stage_layers.assign(size_t(c.pp * c.stages), 1);
+    r.layout.stage_layers[0] += double(c.layers - c.pp * c.stages);
+  }
   if (c.separate) r.data.documents = "separate";
   r.layout.prefetch = c.prefetch, r.layout.reshard_after_forward = c.reshard, r.layout.reshard_last = c.last,
   r.layout.bucket_mb = c.bucket_mb, r.layout.interleave = c.turns;
@@ -155,6 +160,7 @@ RunSpec one_rank_of(const Case& c) {
   // A global unit is the microbatches of all replicas together: what one rank calls its microbatch.
   if (r.model.moe() && c.unit == "global") r.batch.micro *= c.dp;
   r.layout.schedule = "1f1b", r.layout.chunks = 1, r.layout.cut = "cost";
+  r.layout.stage_layers.clear();
   r.layout.pp = r.layout.dp = r.layout.tp = r.layout.cp = r.layout.ep = 1, r.layout.tp_chunks = 1,
   r.layout.offload = "none", r.layout.offload_to = "file", r.layout.offload_dir = "",
   r.layout.offload_mb = LayoutSpec().offload_mb;

@@ -178,6 +178,35 @@ TEST(Stages, TheRunSaysHow) {
   EXPECT_NE(counts_of(split_layers(run, 3)), (Counts{3, 3, 3}));
   run.layout.cut = "even";
   EXPECT_EQ(counts_of(split_layers(run, 3)), (Counts{3, 3, 3}));
+  run.layout.stage_layers = {5, 4, 0};
+  EXPECT_EQ(counts_of(split_layers(run, 3)), (Counts{5, 4, 0}));
+}
+
+// As for stages of one speed, by brute force; and with equal speeds the same cut.
+TEST(Stages, TheSlowestTakesAsLittleTimeAsInAnyCut) {
+  for (uint64_t seed = 1; seed <= 60; seed++) {
+    const ModelSpec m = random_model(seed);
+    for (int stages = 1; stages <= std::min<int64_t>(m.layers, 4); stages++) {
+      EXPECT_EQ(split_by_speed(m, 64, std::vector<double>(size_t(stages), 2)),
+                counts_of(split_layers(m, 64, stages)));
+      std::vector<double> speeds;
+      for (int s = 0; s < stages; s++)
+        speeds.push_back(1 + double(below(rng_key(seed, uint64_t(s), "speeds"), 0, 4)));
+      const auto slowest = [&](const Counts& c) {
+        double most = 0;
+        int64_t first = 0;
+        for (size_t s = 0; s < c.size(); first += c[s++])
+          most = std::max(most, cost_of(m, 64, first, first + c[s]) / speeds[s]);
+        return most;
+      };
+      std::vector<Counts> cuts;
+      Counts sofar;
+      all_cuts(m.layers, stages, sofar, cuts);
+      double least = INFINITY;
+      for (const Counts& c : cuts) least = std::min(least, slowest(c));
+      EXPECT_NEAR(slowest(split_by_speed(m, 64, speeds)), least, 1e-9 * least) << "seed " << seed;
+    }
+  }
 }
 
 }  // namespace

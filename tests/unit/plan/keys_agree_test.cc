@@ -84,6 +84,7 @@ const std::map<std::string, std::string> kChanges = {{"layout.sequence", "false"
                                                      {"layout.recompute_shard", "true"},
                                                      {"layout.offload", "state"},
                                                      {"layout.cut", "even"},
+                                                     {"layout.stage_layers", "[11, 9, 7, 5]"},
                                                      {"precision.reduce", "f32"},
                                                      {"precision.grads", "f32"},
                                                      {"precision.moments", "bf16"},

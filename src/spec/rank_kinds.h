@@ -1,0 +1,24 @@
+// Which devices a run's ranks have, in a cluster of several kinds. Ranks fill machines in the order of
+// [[kind]]. A pipeline rank has the kind of its ranks' devices. If these are of several kinds, it waits for
+// the slowest, and has the least memory of them.
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+#include "base/interned.h"
+#include "spec/cluster_spec.h"
+#include "spec/run_spec.h"
+
+namespace trireme {
+
+// The cluster with the figures of its slowest member among kinds [first, last] alone; machines are unchanged.
+ClusterSpec with_kinds(ClusterSpec, size_t first, size_t last);
+// By pipeline rank a number: the first and the last kind of its devices, first * kinds + last. Ranks beyond
+// the cluster's devices may have any kind. Requires: the cluster has kinds.
+NumberList kinds_of_ranks(const ClusterSpec&, const LayoutSpec&);
+// Bytes of memory of the devices of each pipeline rank; empty for a cluster of one kind.
+NumberList memory_of_ranks(const ClusterSpec&, const LayoutSpec&);
+// Dense peaks of all ranks' devices in that type together, FLOP/s.
+double peak_of_ranks(const ClusterSpec&, int64_t ranks, std::string_view dtype);
+
+}  // namespace trireme
