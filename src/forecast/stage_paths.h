@@ -200,7 +200,7 @@ class StagePaths {
   std::array<Counts, kSpans> fetch_;  // kFetch
   bool many_ = false;                 // a pass uses more units than are gathered ahead
   std::array<Counts, 2> lane_{};      // split or not
-  // What is known of a part. Few parts of a stage are asked for.
+  // The paths of a part. A search needs few parts of a stage.
   struct Searched {
     std::array<Way, kFetch> ways;
     std::vector<size_t> there;  // ways that have a path

@@ -114,7 +114,7 @@ std::vector<StageArena> ComposedRun::largest_arenas(int64_t enough, const Number
         groups.try_emplace({kind(int(r)), devices ? devices->at(r) : 0}, groups.size()).first->second);
   std::vector<Rank> ranks;
   std::vector<int64_t> peaks, highest(groups.size());
-  std::vector<size_t> order;  // those with the highest peaks first
+  std::vector<size_t> order;  // ranks by descending peak
   for (int r = 0; r < int(schedule_.ranks.size()); r++) {
     const Rank& one = ranks.emplace_back(rank(r));
     peaks.push_back(booked_bytes(one.program, one.tapes, one.steady).peak_total);

@@ -7,8 +7,11 @@
 namespace trireme {
 
 BestFit::BestFit(int64_t capacity) : capacity_(capacity) {
-  begins_.reserve(1024), sizes_.reserve(1024);
-  if (capacity > 0) begins_.push_back(0), sizes_.push_back(capacity);
+  begins_.reserve(1024);
+  sizes_.reserve(1024);
+  if (capacity <= 0) return;
+  begins_.push_back(0);
+  sizes_.push_back(capacity);
 }
 
 void BestFit::erase(size_t hole) {
@@ -21,7 +24,7 @@ size_t BestFit::best_for(int64_t size) const {
   // The open end is the last resort, whatever its size: so placement does not depend on the capacity.
   const bool open = !sizes_.empty() && begins_.back() + sizes_.back() == capacity_;
   const size_t n = sizes_.size() - open;
-  // What is left of a hole; of one that is too small a number above all others. There is no branch that
+  // Bytes that remain of a hole. If the hole is too small, the number is above all others, so no branch
   // depends on a single hole.
   const auto left = [&](size_t i) { return uint64_t(sizes_[i]) - uint64_t(size); };
   constexpr size_t kTogether = 16;
@@ -30,7 +33,9 @@ size_t BestFit::best_for(int64_t size) const {
   for (size_t i = 0; i < n && least > 0; i += kTogether) {
     uint64_t here = least;
     for (size_t k = i, end = std::min(n, i + kTogether); k < end; k++) here = std::min(here, left(k));
-    if (here < least) least = here, from = i;
+    if (here >= least) continue;
+    least = here;
+    from = i;
   }
   if (from == n) return open && sizes_.back() >= size ? n : sizes_.size();
   while (left(from) != least) from++;
@@ -41,7 +46,8 @@ int64_t BestFit::place(int64_t size) {
   const size_t best = best_for(size);
   if (best == sizes_.size()) return -1;
   const int64_t at = begins_[best];
-  begins_[best] += size, sizes_[best] -= size;
+  begins_[best] += size;
+  sizes_[best] -= size;
   if (sizes_[best] == 0) erase(best);
   high_water_ = std::max(high_water_, at + size);
   return at;
@@ -62,7 +68,8 @@ void BestFit::give_back(int64_t begin, int64_t size) {
   } else if (left) {
     sizes_[next - 1] += size;
   } else if (right) {
-    begins_[next] = begin, sizes_[next] += size;
+    begins_[next] = begin;
+    sizes_[next] += size;
   } else {
     begins_.insert(begins_.begin() + ptrdiff_t(next), begin);
     sizes_.insert(sizes_.begin() + ptrdiff_t(next), size);

@@ -29,7 +29,7 @@ class BestFit {
 
   int64_t capacity_, high_water_ = 0;
   // Holes, sorted by begin, never adjacent. Capacity is kept, so steady steps allocate nothing. Sizes have a
-  // vector of their own, because place() compares all of them.
+  // separate vector, because place() compares all of them.
   std::vector<int64_t> begins_, sizes_;
 };
 

@@ -10,12 +10,13 @@
 namespace trireme {
 namespace {
 
-// The definition: of the holes with room the smallest, of equal ones the lowest; the open end is the last.
+// The definition: the smallest hole that has room, the lowest of equal ones, the open end if no other has.
 int64_t placed(const std::map<int64_t, int64_t>& holes, int64_t size, int64_t capacity) {
   int64_t at = -1, least = 0;
   for (const auto& [begin, hole] : holes) {
     if (begin + hole == capacity || hole < size || (at >= 0 && hole >= least)) continue;
-    at = begin, least = hole;
+    at = begin;
+    least = hole;
   }
   if (at >= 0) return at;
   if (holes.empty()) return -1;
@@ -23,7 +24,7 @@ int64_t placed(const std::map<int64_t, int64_t>& holes, int64_t size, int64_t ca
   return begin + hole == capacity && hole >= size ? begin : -1;
 }
 
-// Holes are found again from the blocks that are there.
+// Holes between the blocks.
 std::map<int64_t, int64_t> holes_between(const std::map<int64_t, int64_t>& blocks, int64_t capacity) {
   std::map<int64_t, int64_t> holes;
   int64_t end = 0;
@@ -49,7 +50,8 @@ TEST(BestFit, PlacesAsDefined) {
         ASSERT_EQ(at, placed(holes_between(blocks, capacity), size, capacity));
         refused += at < 0;
         if (at < 0) continue;
-        blocks[at] = size, high = std::max(high, at + size);
+        blocks[at] = size;
+        high = std::max(high, at + size);
       } else {
         const auto it = std::next(blocks.begin(), int64_t(rng() % blocks.size()));
         fit.give_back(it->first, it->second);
