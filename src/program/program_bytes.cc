@@ -190,7 +190,11 @@ class Composition {
   // The rank's memory before operation `at`, microbatches and operations counted from there on.
   std::vector<int64_t> state(size_t at, int microbatch) {
     std::vector<int64_t> s;
-    const auto add = [&](const Block& b) { s.insert(s.end(), {b.at, b.size.bytes}); };
+    s.reserve(then_.size() + 64);
+    const auto add = [&](const Block& b) {
+      s.push_back(b.at);
+      s.push_back(b.size.bytes);
+    };
     const auto add_all = [&](const auto& blocks) {
       s.push_back(int64_t(blocks.size()));
       for (const Block& b : blocks) add(b);
