@@ -21,7 +21,6 @@
 #include "cli/slow_booking.h"
 #include "cost/checkpoint_interval.h"
 #include "cost/checkpoint_plan.h"
-#include "cost/flops.h"
 #include "cost/walls.h"
 #include "forecast/booked_step.h"
 #include "forecast/forecast.h"
@@ -31,6 +30,7 @@
 #include "forecast/searched_step.h"
 #include "measure/speeds.h"
 #include "runtime/composed_booking.h"
+#include "runtime/recompute.h"
 #include "sim/failure.h"
 #include "sim/markup.h"
 #include "sim/world_report.h"
@@ -145,7 +145,7 @@ void book(const SimulateRunRequest& q, Subject& s) {
     s.bound = !calibration_of(s.run, s.cluster);
   }
   s.beside = int64_t(beside_bytes(s.run));
-  s.step_flops = train_flops_per_token(s.run.model, s.run.data.seq_len) * double(s.run.tokens_per_step());
+  s.step_flops = step_flops_per_token(s.run) * double(s.run.tokens_per_step());
   s.peak_flops = s.cluster.peak_flops(s.run.precision.compute);
   s.memory = double(s.cluster.memory_bytes) / double(ranks_on_device(s.run, s.cluster));
   s.memory_of = memory_of_ranks(s.cluster, s.run.layout);

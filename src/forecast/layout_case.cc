@@ -293,9 +293,12 @@ double bound_s(const LayoutCase& q, const SearchLayout& l, double step_s) {
 
 StepInterval interval_of(const LayoutCase& q, const Priced& p, double simulated_s) {
   const double simulated = simulated_s > 0 ? simulated_s : p.time.total;
-  const double least = std::min(p.time.total, simulated);
-  const StepInterval i{std::max(q.low * least, bound_s(q, p.layout, least)),
-                       q.high * std::max(p.time.total, simulated)};
+  // An ordered software's closed form is only a bound of its replay.
+  const bool bounded = simulated_s > 0 && q.software.ordered();
+  const double least = bounded ? simulated : std::min(p.time.total, simulated);
+  const double most = bounded ? simulated : std::max(p.time.total, simulated);
+  const StepInterval i{std::min(p.time.total, std::max(q.low * least, bound_s(q, p.layout, least))),
+                       q.high * most};
   require(i.low <= p.time.total && p.time.total <= i.high, "the step's forecast is inside its interval");
   return i;
 }

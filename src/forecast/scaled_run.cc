@@ -40,6 +40,7 @@ void refuse_unpriced(const ScaledRun& s) {
   };
   if (run.precision.compute == "f32") no("precision.compute", "\"f32\"", "\"bf16\", \"f16\" or \"fp8\"");
   if (run.optimizer.name != "adamw") no("optimizer.name", "\"" + run.optimizer.name + "\"", "\"adamw\"");
+  if (run.lora.active()) no("lora.rank", run.lora.rank, "0");
   if (l.shard_group != 0 && !s.software.searched_groups) no("layout.shard_group", l.shard_group, "0");
   if (l.recompute == "auto") no("layout.recompute", "\"auto\"", "\"none\", \"selective\" or \"full\"");
   // StepCase::renorm is of norms' and activations' outputs.

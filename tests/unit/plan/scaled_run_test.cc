@@ -316,6 +316,7 @@ TEST(ScaledRun, WhatIsNotPricedIsRefusedByName) {
   EXPECT_NE(why({"layout.zero=3", "layout.shard_group=2"}).find("layout.shard_group = 2"), std::string::npos);
   EXPECT_NE(why({"layout.tp_chunks=2"}).find("layout.tp_chunks = 2"), std::string::npos);
   EXPECT_NE(why({"precision.compute=f32"}).find("precision.compute = \"f32\""), std::string::npos);
+  EXPECT_NE(why({"lora.rank=8"}).find("lora.rank = 8"), std::string::npos);
   EXPECT_NE(why({"optimizer.name=muon"}).find("optimizer.name = \"muon\""), std::string::npos);
   EXPECT_EQ(why({"layout.recompute=selective", "layout.recompute_tensors=[\"a\", \"n2\", \"n1\"]"}), "");
   EXPECT_NE(why({"layout.recompute=selective", "layout.recompute_tensors=[\"qkv\", \"o\"]"})

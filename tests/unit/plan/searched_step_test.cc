@@ -244,9 +244,18 @@ TEST(SearchedStep, AnIntervalHoldsItsForecasts) {
   const auto [low, high] = unseen_ratios(false, false);
   EXPECT_DOUBLE_EQ(interval_of(q, p, 0).low, low * step);
   EXPECT_DOUBLE_EQ(interval_of(q, p, 0).high, high * step);
-  for (const double simulated : {step / 2, 3 * step}) {
+  // The closed form of trireme's own runs is a bound of the replay, which alone is the forecast.
+  for (const double simulated : {1.01 * step, 1.05 * step, 3 * step}) {
     const StepInterval i = interval_of(q, p, simulated);
-    EXPECT_DOUBLE_EQ(i.low, low * std::min(step, simulated));
+    EXPECT_DOUBLE_EQ(i.low, std::min(step, low * simulated));
+    EXPECT_DOUBLE_EQ(i.high, high * simulated);
+  }
+  SearchRequest other = q;
+  other.software = kElsewhere;
+  ASSERT_FALSE(other.software.ordered());
+  for (const double simulated : {step / 2, 3 * step}) {
+    const StepInterval i = interval_of(other, p, simulated);
+    EXPECT_DOUBLE_EQ(i.low, std::max(low * std::min(step, simulated), bound_s(other, p.layout, simulated)));
     EXPECT_DOUBLE_EQ(i.high, high * std::max(step, simulated));
   }
   // No run is faster than the bound.
