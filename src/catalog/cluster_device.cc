@@ -18,6 +18,7 @@
 #include "catalog/price_list.h"
 #include "cost/stated_links.h"
 #include "spec/cluster_links.h"
+#include "spec/rank_kinds.h"
 #include "spec/suggest.h"
 
 namespace trireme {
@@ -86,7 +87,8 @@ bool has_own_devices(const ClusterSpec& c) {
   return c.devices_per_node > 1 || !c.tiers.empty();
 }
 
-SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t devices) {
+SubjectDevice device_of(const ClusterSpec& whole, std::string_view compute, int64_t devices) {
+  const ClusterSpec c = used_kinds(whole, devices);
   SubjectDevice d{.name = c.name, .source = c.source};
   const int64_t per = c.devices_per_node, nodes = devices > 0 ? (devices - 1) / per + 1 : c.nodes;
   d.figures = {.bf16 = c.peak_flops(compute),
@@ -131,7 +133,7 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t 
   }
   if (has_own_devices(c) && states_collectives(c))
     d.figures.links = std::make_shared<const StatedLinks>(with_nodes(c, nodes, d.figures.nic));
-  d.note = too_few_devices(c, "cluster " + c.name, devices, d.assumed);
+  d.note = too_few_devices(whole, "cluster " + c.name, devices, d.assumed);
   if (d.note.empty() && !d.assumed.empty() && devices > per)
     d.note = fmt::format("cluster {}: priced by {}; right is inter_node.bandwidth and .latency in that file",
                          c.name, d.assumed);
@@ -143,7 +145,7 @@ SubjectDevice device_of(const ClusterSpec& c, std::string_view compute, int64_t 
     d.currency = listed.currency;
   }
   d.mtbf_hours = c.mtbf_hours;
-  d.site = with_nodes(c, nodes, d.figures.nic);
+  d.site = with_nodes(whole, nodes, d.figures.nic);
   d.host = c.host_bandwidth;
   d.disk = c.disk_bandwidth / std::max(1.0, d.machine > 0 ? double(d.machine) : d.figures.near);
   return d;

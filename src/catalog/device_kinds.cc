@@ -1,5 +1,7 @@
 #include "catalog/device_kinds.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace trireme {
@@ -14,7 +16,13 @@ std::shared_ptr<const DeviceKinds> DeviceKinds::of(const ClusterSpec& c, int64_t
     bad_request("{}: {} kinds of devices; at most {} are priced", asked, all->count_, kMostKinds);
   for (int64_t first = 0; first < all->count_; first++)
     for (int64_t last = first; last < all->count_; last++) {
-      SubjectDevice d = device_of(with_kinds(c, size_t(first), size_t(last)), "bf16", devices);
+      ClusterSpec some = with_kinds(c, size_t(first), size_t(last));
+      const auto slowest =
+          std::min_element(some.kinds.begin(), some.kinds.end(),
+                           [](const KindSpec& a, const KindSpec& b) { return a.peak.bf16 < b.peak.bf16; });
+      some.name = slowest->name;
+      some.kinds.clear();
+      SubjectDevice d = device_of(some, "bf16", devices);
       complete_figures(d, devices, asked);
       by.device = d.name;
       all->kinds_[first * all->count_ + last] = {.name = first == last ? c.kinds[size_t(first)].name : d.name,

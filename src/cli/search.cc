@@ -158,6 +158,7 @@ void set_cluster(SearchRequest& q, const PlanSubject& subject, const std::option
     q.price = listed.per_hour;
     q.currency = listed.currency;
   }
+  q.price_of_kinds = listed.per_hour == 0 && d.site.kinds.size() > 1;
   q.price_note = listed.text;
   q.site = d.site;
   q.saved_bytes = double(checkpoint_bytes(*q.run));
@@ -528,6 +529,7 @@ SearchRequest search_request(const SearchOptions& o, const PlanSubject& given_su
   q.best = o.best, q.memory_share = o.memory_share;
   if (o.price > 0) {
     q.price = o.price;
+    q.price_of_kinds = false;
     q.currency.clear();
   }
   q.reliability.spares = o.spares, q.reliability.restart_s = o.restart_s;

@@ -190,6 +190,13 @@ void price_in_closed_form(const SimulateRunRequest& q, Subject& s, ScaledRun sca
   s.scaled = std::move(scaled);
 }
 
+std::string devices_text(const Subject& s) {
+  const int64_t n = s.run.world();
+  if (s.cluster.kinds.size() > 1) return used_devices_text(s.cluster, n);
+  if (s.device.empty()) return fmt::format("{} of {}", counted(n, "rank"), s.run.cluster.file);
+  return fmt::format("{} {}", n, s.device);
+}
+
 Subject subject_of(const SimulateRunRequest& q) {
   if (!q.run.file.empty() && !q.model.empty())
     bad_request("--model: {}; the run file {} has its own", q.model, q.run.file);
@@ -224,7 +231,7 @@ Subject subject_of(const SimulateRunRequest& q) {
   }
   if (const std::string none = no_bf16_text(s.device, s.run.precision.compute); !none.empty())
     s.note += (s.note.empty() ? "" : "; ") + none;
-  s.title = fmt::format("{} on {} {}: {}", q.model.empty() ? q.run.file : q.model, s.run.world(), s.device,
+  s.title = fmt::format("{} on {}: {}", q.model.empty() ? q.run.file : q.model, devices_text(s),
                         layout_text(s.run));
   if (q.run.file.empty()) tell_unnamed(s.run, q);
   return s;

@@ -15,6 +15,7 @@
 #include "forecast/layout_bound.h"
 #include "forecast/scaled_run.h"
 #include "forecast/schedule_idle.h"
+#include "spec/rank_kinds.h"
 
 namespace trireme {
 namespace {
@@ -125,9 +126,14 @@ void hold_more(const LayoutCase& q, const SearchLayout& l, StepMemory& m) {
   m.total = m.states + m.activations + m.gradients + m.logits + m.base;
 }
 
+double price_of(const LayoutCase& q, int64_t gpus) {
+  const double stated = q.price_of_kinds ? used_kinds(q.site, gpus).price_per_hour : 0;
+  return stated > 0 ? stated : q.price;
+}
+
 ClusterPrice cluster_price(const LayoutCase& q, int64_t gpus) {
   const Goodput g = goodput_of(q, gpus);
-  return {g.share, double(g.paid) / 3600 * (q.price > 0 ? q.price : 1)};
+  return {g.share, double(g.paid) / 3600 * (q.price > 0 ? price_of(q, gpus) : 1)};
 }
 
 void set_price(const LayoutCase& q, const ClusterPrice& c, Priced& p) {

@@ -66,10 +66,11 @@ struct LayoutCase {
   LayoutSpec keys{.sequence = true};
   // Bytes/s of a device to its machine's disk, or to the host's memory, where state may wait; 0 = nowhere.
   double disk = 0;
-  bool disk_each_way = false;  // reads and writes have that rate at once: the host's link
-  double memory_share = 1;     // of the device's memory that may be planned with
-  double price = 0;            // of a device-hour; 0 = cost is in device-hours
-  std::string currency;        // the price's; empty = not stated
+  bool disk_each_way = false;   // reads and writes have that rate at once: the host's link
+  double memory_share = 1;      // of the device's memory that may be planned with
+  double price = 0;             // of a device-hour; 0 = cost is in device-hours
+  bool price_of_kinds = false;  // it is the kinds' of `site`, the mean over the most devices
+  std::string currency;         // the price's; empty = not stated
   Reliability reliability;
   ClusterSpec site;        // for energy and checkpoints; its nodes are not read
   double saved_bytes = 0;  // size of a checkpoint; 0 = of the model with f32 moments
@@ -133,6 +134,8 @@ void hold_more(const LayoutCase&, const SearchLayout&, StepMemory&);
 struct ClusterPrice {
   double goodput = 1, cost_s = 0;
 };
+// Price per device-hour, the mean over n devices; 0 = not known.
+double price_of(const LayoutCase&, int64_t gpus);
 ClusterPrice cluster_price(const LayoutCase&, int64_t gpus);
 // Sets all but time and memory from them.
 void set_price(const LayoutCase&, const ClusterPrice&, Priced&);

@@ -8,13 +8,14 @@
 #include "base/counted.h"
 #include "base/progress.h"
 #include "base/units.h"
+#include "mesh/mesh.h"
 #include "spec/rank_kinds.h"
 
 namespace trireme {
 
 double run_watts(const ClusterSpec& c, int64_t devices) {
   const double per = double(c.devices_per_node);
-  return c.power.watts(double(devices), std::ceil(double(devices) / per));
+  return used_kinds(c, devices).power.watts(double(devices), std::ceil(double(devices) / per));
 }
 
 std::string power_text(const ClusterSpec& c, int64_t devices) {
@@ -54,24 +55,17 @@ nlohmann::ordered_json json_of(const CheckpointPlan& p) {
   return j;
 }
 
-namespace {
-
-// "8 x H100, 16 x A100-40GB"
-std::string names_of(const ClusterSpec& c) {
-  std::string names;
-  for (const KindSpec& k : c.kinds)
-    names += fmt::format("{}{} x {}", names.empty() ? "" : ", ", k.nodes * c.devices_per_node, k.name);
-  return names;
-}
-
-}  // namespace
-
-std::string kinds_text(const ClusterSpec& c, const LayoutSpec& l) {
-  if (c.kinds.size() < 2) return kinds_text(c);
+std::string kinds_text(const ClusterSpec& whole, const LayoutSpec& l) {
+  if (whole.kinds.size() < 2) return kinds_text(whole);
+  const int64_t ranks = mesh_of(l).world();
+  const ClusterSpec c = used_kinds(whole, ranks);
+  const std::string unused = unused_devices_text(whole, ranks);
+  const std::string left = unused.empty() ? "" : "; not used: " + unused;
+  if (c.kinds.size() < 2) return used_devices_text(c, ranks) + left;
   const NumberList numbers = kinds_of_ranks(c, l);
   const auto count = int64_t(c.kinds.size());
   if (std::all_of(numbers.begin(), numbers.end(), [&](int64_t n) { return n == count - 1; }))
-    return kinds_text(c);
+    return kinds_text(c) + left;
   std::string s;
   for (size_t p = 0, end = 0; p < numbers.size(); p = end) {
     for (end = p; end < numbers.size() && numbers[end] == numbers[p];) end++;
@@ -83,24 +77,25 @@ std::string kinds_text(const ClusterSpec& c, const LayoutSpec& l) {
     for (int64_t k = first + 1; k <= last; k++) s += fmt::format(" and {}", c.kinds[size_t(k)].name);
     if (first < last) s += ", of which the slowest counts";
   }
-  return fmt::format("{}: {}", names_of(c), s);
+  return fmt::format("{}: {}{}", used_devices_text(c, ranks, ", "), s, left);
 }
 
 std::string kinds_text(const ClusterSpec& c) {
-  if (c.kinds.empty()) return "";
+  if (c.kinds.size() < 2) return "";
   const auto by_peak = [](const KindSpec& a, const KindSpec& b) { return a.peak.bf16 < b.peak.bf16; };
   const auto by_memory = [](const KindSpec& a, const KindSpec& b) { return a.memory_bytes < b.memory_bytes; };
   const KindSpec& slow = *std::min_element(c.kinds.begin(), c.kinds.end(), by_peak);
   const KindSpec& small = *std::min_element(c.kinds.begin(), c.kinds.end(), by_memory);
   const KindSpec* fast = nullptr;  // kind whose machines alone have the highest peak
+  constexpr int64_t kAllRanks = int64_t(1) << 62;
   double all = 0;
   for (const KindSpec& k : c.kinds) {
     all += double(k.nodes) * slow.peak.bf16;
     if (!fast || double(k.nodes) * k.peak.bf16 > double(fast->nodes) * fast->peak.bf16) fast = &k;
   }
-  std::string s =
-      fmt::format("{}: steps wait for {} ({}), memory is of {} ({})", names_of(c), slow.name,
-                  decimal(slow.peak.bf16, "FLOP/s"), small.name, bytes_text(double(small.memory_bytes)));
+  std::string s = fmt::format(
+      "{}: steps wait for {} ({}), memory is of {} ({})", used_devices_text(c, kAllRanks, ", "), slow.name,
+      decimal(slow.peak.bf16, "FLOP/s"), small.name, bytes_text(double(small.memory_bytes)));
   const double alone = double(fast->nodes) * fast->peak.bf16;
   if (alone > all) s += fmt::format("; {} alone have {:.2f} x the peak of all", fast->name, alone / all);
   return s;

@@ -7,9 +7,12 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "forecast/searched_step.h"
+#include "spec/rank_kinds.h"
 
 namespace trireme {
 namespace {
+
+constexpr std::string_view kSlowestPace = "at the slowest's pace";
 
 // Seconds of the best layout's step, replayed.
 KindAlone best_of(SearchRequest q, ConfirmRequest how) {
@@ -39,11 +42,16 @@ std::vector<KindAlone> kinds_alone(const SearchRequest& q, const ConfirmRequest&
   const ClusterSpec& cluster = q.kinds->cluster();
   SearchRequest alike = q;
   alike.kinds = nullptr;
+  const int64_t asked = q.gpus[0];
+  const bool mixed = used_kinds(cluster, asked).kinds.size() > 1;
   int64_t first = 0;
-  for (size_t k = 0; k < cluster.kinds.size() && first < q.gpus[0]; k++) {
+  for (size_t k = 0; k < cluster.kinds.size(); k++) {
     const KindSpec& kind = cluster.kinds[k];
-    const int64_t devices = std::min(kind.nodes * cluster.devices_per_node, q.gpus[0] - first);
-    first += devices;
+    const int64_t has = kind.nodes * cluster.devices_per_node;
+    const bool used = first < asked;
+    first += has;
+    if (used ? !mixed : has < asked) continue;  // the answer itself; too few
+    const int64_t devices = std::min(has, asked);
     ClusterSpec one = with_kinds(cluster, k, k);
     one.kinds.clear();
     one.name = kind.name;
@@ -59,39 +67,44 @@ std::vector<KindAlone> kinds_alone(const SearchRequest& q, const ConfirmRequest&
     if (of.disk > 0) of.disk = of.disk_each_way ? d.host : d.disk;
     all.push_back(best_of(std::move(of), how));
     all.back().name = kind.name;
+    all.back().is_all = devices == asked;
   }
-  if (all.size() < 2) return {};
+  if (!mixed) return all;
   all.push_back(best_of(std::move(alike), how));
-  all.back().name = "at the slowest's pace";
+  all.back().name = kSlowestPace;
   return all;
 }
 
 std::string alone_text(const std::vector<KindAlone>& all, double step_s) {
-  if (all.empty()) return "";
-  const auto kinds = all.end() - 1;
-  const auto fastest = std::min_element(all.begin(), kinds, [](const KindAlone& a, const KindAlone& b) {
-    return a.step_s > 0 && (b.step_s == 0 || a.step_s < b.step_s);
-  });
+  const KindAlone* fastest = nullptr;
+  for (const KindAlone& a : all)
+    if (a.name != kSlowestPace && a.step_s > 0 && (!fastest || a.step_s < fastest->step_s)) fastest = &a;
   std::string s;
-  for (auto a = all.begin(); a != kinds; a++) {
-    s += fmt::format("{}{} x {} alone ", s.empty() ? "" : "; ", a->gpus, a->name);
-    s += a->step_s > 0 ? "take " + seconds_text(a->step_s) : "do not fit";
-    if (a != fastest || a->step_s == 0) continue;
-    const double more = 100 * (a->step_s / step_s - 1);
-    s += more >= 0 ? fmt::format(" (the others add {:.1f} % speed)", more)
-                   : fmt::format(" ({:.1f} % faster than with the others: leave these out)",
-                                 100 * (step_s / a->step_s - 1));
+  for (const KindAlone& a : all) {
+    s += s.empty() ? "" : "; ";
+    if (a.name == kSlowestPace) {
+      s += "all ranks at the slowest's pace " + (a.step_s > 0 ? seconds_text(a.step_s) : "do not fit");
+      continue;
+    }
+    s += fmt::format("{} x {} alone ", a.gpus, a.name);
+    s += a.step_s > 0 ? "take " + seconds_text(a.step_s) : "do not fit";
+    if (&a != fastest) continue;
+    const double more = 100 * (a.step_s / step_s - 1);
+    const double less = 100 * (step_s / a.step_s - 1);
+    if (a.is_all)
+      s += more >= 0 ? fmt::format(" (+{:.1f} %)", more)
+                     : fmt::format(" ({:.1f} % faster: state this [[kind]] first)", less);
+    else
+      s += more >= 0 ? fmt::format(" (the others add {:.1f} % speed)", more)
+                     : fmt::format(" ({:.1f} % faster than with the others: leave these out)", less);
   }
-  const KindAlone& alike = all.back();
-  if (alike.step_s > 0) s += fmt::format("; all ranks at the slowest's pace {}", seconds_text(alike.step_s));
   return s;
 }
 
 std::string devices_text(const SearchRequest& q) {
-  if (!q.kinds) return q.device;
-  std::string s;
-  for (const KindSpec& k : q.kinds->cluster().kinds) s += (s.empty() ? "" : " + ") + k.name;
-  return s;
+  const int64_t most = q.gpus.back();
+  if (q.site.kinds.size() < 2) return fmt::format("{} x {}", most, q.device);
+  return used_devices_text(q.site, most);
 }
 
 nlohmann::ordered_json json_of(const std::vector<KindAlone>& all) {

@@ -8,14 +8,14 @@
 
 namespace trireme {
 
-// For each kind the best layout on its devices alone; then, as the last, on all devices at the slowest's pace
-// and with the least memory. The first of them takes part in the search's devices. Empty: the search has
-// several numbers of devices, or uses one kind.
+// For each kind the best layout on its devices alone, at most as many as the search has. Then, as the last,
+// the best on all devices at the slowest's pace and with the least memory. If the search uses one kind: the
+// other kinds that have enough devices. Empty: the search has several numbers of devices.
 std::vector<KindAlone> kinds_alone(const SearchRequest&, const ConfirmRequest&);
 // "32 x H100 alone take 2.58 s (the others add 10.1 % speed); ..."; "" without rows.
 // step_s: the step on all devices.
 std::string alone_text(const std::vector<KindAlone>&, double step_s);
-// "H100", or "H100 + A100-80GB" of several kinds.
+// "8 x H100", or "8 x H100 + 16 x A100-80GB" of several kinds: the most that are searched.
 std::string devices_text(const SearchRequest&);
 nlohmann::ordered_json json_of(const std::vector<KindAlone>&);
 

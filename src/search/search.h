@@ -43,7 +43,8 @@ struct Refused {
 struct KindAlone {
   std::string name;
   int64_t gpus = 0;
-  double step_s = 0;  // the best layout's replayed step; 0 = none fits
+  bool is_all = false;  // as many as the search has
+  double step_s = 0;    // the best layout's replayed step; 0 = none fits
   std::string layout;
 };
 

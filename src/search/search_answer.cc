@@ -58,8 +58,8 @@ std::string speed_line(const SearchRequest& q, const Shown& b) {
                               three_digits(tokens / b.step_s()), three_digits(tokens / b.step_s() / gpus),
                               100 * mfu_of(q, *b.priced) / b.times(),
                               q.run ? mfu_peak_text(q.run->precision) : "", three_digits(hours));
-  if (q.price > 0)
-    s += fmt::format(", at {} each {}", q.price, money_text(three_digits(hours * q.price), q.currency));
+  if (const double price = price_of(q, b.priced->layout.gpus); price > 0)
+    s += fmt::format(", at {:.6g} each {}", price, money_text(three_digits(hours * price), q.currency));
   if (q.by == RankBy::loss)
     s += fmt::format("; {} days to a loss of {:.3f}, failures included",
                      three_digits(b.priced->score * b.times() / 86400), q.loss);
@@ -300,8 +300,8 @@ std::string fitted(std::string s, size_t most) {
 std::string answer_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
                         const Confirmation* all, size_t below, bool written) {
   constexpr size_t kScreen = 24;
-  std::string s = fmt::format("{} on {}{} x {}, {} sequences of {} tokens per step: ", q.name,
-                              q.gpus.size() > 1 ? "up to " : "", q.gpus.back(), devices_text(q),
+  std::string s = fmt::format("{} on {}{}, {} sequences of {} tokens per step: ", q.name,
+                              q.gpus.size() > 1 ? "up to " : "", devices_text(q),
                               r.best.empty() ? q.globals.back() : r.best.front().layout.global, q.seq);
   if (r.best.empty()) {
     s += "nothing fits\n" + refused_text(q, r);

@@ -1,6 +1,7 @@
 #include "search/search_costs.h"
 
 #include "forecast/run_costs.h"
+#include "spec/rank_kinds.h"
 
 namespace trireme {
 
@@ -13,7 +14,7 @@ SearchCosts costs_of(const SearchRequest& q, const SearchLayout& l, double step_
   const RooflineCase served{
       .name = q.name, .device = q.device, .model = q.model, .figures = q.figures, .tp = l.tp};
   c.serving = serving_of(served, double(q.seq), 0);
-  c.kinds = q.kinds ? kinds_text(q.site, degrees_of(l)) : kinds_text(q.site);
+  c.kinds = q.kinds ? kinds_text(q.site, degrees_of(l)) : kinds_text(used_kinds(q.site, l.gpus));
   return c;
 }
 
@@ -28,7 +29,7 @@ std::vector<std::pair<std::string, std::string>> cost_lines(const SearchRequest&
 }
 
 void add_costs(nlohmann::ordered_json& j, const SearchRequest& q, const SearchCosts& c) {
-  if (q.price > 0) j["price_per_hour"] = q.price;
+  if (q.price > 0) j["price_per_hour"] = price_of(q, c.devices);
   if (q.price > 0 && !q.currency.empty()) j["currency"] = q.currency;
   if (c.watts > 0) j["watts"] = c.watts;
   if (c.checkpoint) j["checkpoint"] = json_of(*c.checkpoint);

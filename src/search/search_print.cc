@@ -285,8 +285,8 @@ std::string interval_text(const SearchRequest& q, const Priced& p, const Confirm
 std::string search_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
                         const Confirmation* confirmed, const std::vector<FlipPoint>* flips) {
   const Goodput g = goodput_of(q, q.gpus.back());
-  std::string s = fmt::format("{} on {}{} x {}, {}{} sequences of {} tokens a step\n", q.name,
-                              q.gpus.size() > 1 ? "up to " : "", q.gpus.back(), devices_text(q),
+  std::string s = fmt::format("{} on {}{}, {}{} sequences of {} tokens a step\n", q.name,
+                              q.gpus.size() > 1 ? "up to " : "", devices_text(q),
                               q.globals.size() > 1 ? "up to " : "", q.globals.back(), q.seq);
   s += fmt::format("goodput {:.2f} %: a failure every {:.1f} h, a save every {:.0f} s, {} spare machine{}\n",
                    100 * g.share, g.mtbf_s / 3600, g.interval_s, g.spares, g.spares == 1 ? "" : "s");

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "cost/flops.h"
+#include "search/one_kind.h"
 #include "search/search_chart.h"
 
 namespace trireme {
@@ -51,7 +52,8 @@ SweepJson row_json(const SearchRequest& q, const SweepRow& r) {
 std::string sweep_text(const SearchRequest& q, const Sweep& s) {
   std::string out =
       fmt::format("{} on {}, {}{} sequences of {} tokens a step, the best layout of each number\n", q.name,
-                  q.device, q.globals.size() > 1 ? "up to " : "", q.globals.back(), q.seq);
+                  q.site.kinds.size() > 1 ? devices_text(q) : q.device, q.globals.size() > 1 ? "up to " : "",
+                  q.globals.back(), q.seq);
   if (!q.note.empty()) out += q.note + "\n";
   out +=
       fmt::format("{:>7} {:>10} {:>10} {:>9} {:>11} {:>7} {:>8} {:>11} {:>7}  {}\n", "GPUs", "step",

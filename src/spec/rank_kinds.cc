@@ -1,5 +1,7 @@
 #include "spec/rank_kinds.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "mesh/mesh.h"
@@ -23,6 +25,21 @@ std::pair<int64_t, int64_t> kinds_of_rank(const std::vector<int64_t>& ends, int6
   return {at - ends.begin(), at - ends.begin()};
 }
 
+// Devices of each kind that n ranks use.
+std::vector<int64_t> used_of(const ClusterSpec& c, int64_t ranks) {
+  std::vector<int64_t> used;
+  int64_t at = 0;
+  for (const int64_t end : ends_of(c)) {
+    used.push_back(std::max<int64_t>(0, std::min(ranks, end) - at));
+    at = end;
+  }
+  return used;
+}
+
+void add_devices(std::string& s, int64_t devices, const KindSpec& k, std::string_view between) {
+  if (devices > 0) s += fmt::format("{}{} x {}", s.empty() ? "" : between, devices, k.name);
+}
+
 }  // namespace
 
 ClusterSpec with_kinds(ClusterSpec c, size_t first, size_t last) {
@@ -43,6 +60,44 @@ ClusterSpec with_kinds(ClusterSpec c, size_t first, size_t last) {
   c.host_bandwidth = least([](const KindSpec& k) { return k.host_bandwidth; });
   c.kinds = kinds;
   return c;
+}
+
+ClusterSpec used_kinds(const ClusterSpec& c, int64_t ranks) {
+  if (c.kinds.size() < 2 || ranks <= 0 || ranks > ends_of(c).back()) return c;
+  const std::vector<int64_t> used = used_of(c, ranks);
+  size_t last = 0;
+  double price = 0;
+  double watts = 0;
+  bool prices = false;
+  bool powers = false;
+  for (size_t k = 0; k < used.size(); k++) {
+    if (used[k] > 0) last = k;
+    const double share = double(used[k]) / double(ranks);
+    price += share * c.kinds[k].price_per_hour;
+    watts += share * c.kinds[k].watts;
+    prices |= c.kinds[k].price_per_hour > 0;
+    powers |= c.kinds[k].watts > 0;
+  }
+  ClusterSpec some = with_kinds(c, 0, last);
+  some.kinds[last].nodes = (used[last] - 1) / c.devices_per_node + 1;
+  if (prices) some.price_per_hour = price;
+  if (powers) some.power.device = watts;
+  return some;
+}
+
+std::string used_devices_text(const ClusterSpec& c, int64_t ranks, std::string_view between) {
+  std::string s;
+  const std::vector<int64_t> used = used_of(c, ranks);
+  for (size_t k = 0; k < used.size(); k++) add_devices(s, used[k], c.kinds[k], between);
+  return s;
+}
+
+std::string unused_devices_text(const ClusterSpec& c, int64_t ranks) {
+  std::string s;
+  const std::vector<int64_t> used = used_of(c, ranks);
+  for (size_t k = 0; k < used.size(); k++)
+    add_devices(s, c.kinds[k].nodes * c.devices_per_node - used[k], c.kinds[k], ", ");
+  return s;
 }
 
 NumberList kinds_of_ranks(const ClusterSpec& c, const LayoutSpec& l) {

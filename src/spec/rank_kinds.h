@@ -3,6 +3,7 @@
 // the slowest, and has the least memory of them.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "base/interned.h"
@@ -13,6 +14,13 @@ namespace trireme {
 
 // The cluster with the figures of its slowest member among kinds [first, last] alone; machines are unchanged.
 ClusterSpec with_kinds(ClusterSpec, size_t first, size_t last);
+// The cluster with the kinds that n ranks use, and their machines: figures are the slowest one's, price
+// and power means over the ranks' devices. Unchanged if it has fewer than two kinds or too few devices.
+ClusterSpec used_kinds(const ClusterSpec&, int64_t ranks);
+// Devices that the ranks use, by kind: "8 x H100 + 4 x A100-40GB".
+std::string used_devices_text(const ClusterSpec&, int64_t ranks, std::string_view between = " + ");
+// Devices that the ranks leave over; "" = none.
+std::string unused_devices_text(const ClusterSpec&, int64_t ranks);
 // By pipeline rank a number: the first and the last kind of its devices, first * kinds + last. Ranks beyond
 // the cluster's devices may have any kind. Requires: the cluster has kinds.
 NumberList kinds_of_ranks(const ClusterSpec&, const LayoutSpec&);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/rng.h"
+#include "base/units.h"
 #include "forecast/forecast.h"
 #include "forecast/run_costs.h"
 #include "forecast/searched_step.h"
@@ -110,6 +111,38 @@ TEST(MixedKinds, RanksFillMachinesInTheOrderOfTheFile) {
   EXPECT_EQ(peak_of_ranks(c, 6, "bf16"), 4 * 989e12 + 2 * 312e12);
   l.dp = 4;
   EXPECT_EQ(kinds_text(c, l), "4 x H100, 4 x A100-80GB: pipeline ranks 0 on H100, 1 on A100-80GB");
+}
+
+TEST(MixedKinds, PricesAndNamesAreOfTheKindsThatAreUsed) {
+  KindSpec dear = h100(1);
+  KindSpec cheap = a100(2);
+  dear.price_per_hour = 400;
+  cheap.price_per_hour = 1;
+  dear.watts = 700;
+  cheap.watts = 400;
+  const ClusterSpec c = cluster_of({dear, cheap});
+  LayoutSpec l;
+  l.dp = 4;
+  EXPECT_EQ(kinds_text(c, l), "4 x H100; not used: 8 x A100-80GB");
+  EXPECT_EQ(device_of(c, "bf16", 4).name, "H100");
+  EXPECT_EQ(device_of(c, "bf16", 4).figures.bf16, dear.peak.bf16);
+  for (const auto& [gpus, price, watts, names] :
+       {std::tuple{4, 400., 700., "4 x H100"},
+        {5, (4 * 400 + 1) / 5., (4 * 700 + 400) / 5., "4 x H100 + 1 x A100-80GB"},
+        {12, (4 * 400 + 8) / 12., (4 * 700 + 8 * 400) / 12., "4 x H100 + 8 x A100-80GB"}}) {
+    EXPECT_DOUBLE_EQ(device_of(c, "bf16", gpus).price_per_hour, price);
+    EXPECT_DOUBLE_EQ(run_watts(c, gpus), c.power.pue * watts * gpus);
+    EXPECT_EQ(used_devices_text(c, gpus), names);
+  }
+  // The search uses one of two kinds: the other is compared.
+  SearchRequest q = request_of(run_of(4, 16), c, 4);
+  q.best = kept_to_confirm(q);
+  const std::vector<KindAlone> alone = kinds_alone(q, {.most = 1, .run = q.run});
+  ASSERT_EQ(alone.size(), 1U);
+  EXPECT_EQ(alone[0].gpus, 4);
+  EXPECT_EQ(alone[0].name, "A100-80GB");
+  EXPECT_EQ(alone_text(alone, alone[0].step_s / 2),
+            "4 x A100-80GB alone take " + seconds_text(alone[0].step_s) + " (+100.0 %)");
 }
 
 TEST(MixedKinds, EqualKindsAreThePlainCluster) {
