@@ -289,16 +289,18 @@ std::vector<FlipPoint> flips_of(const SearchOptions& o, const SearchRequest& q, 
 class ShownLooks {
  public:
   // A proof ends the replays at any of the listed layouts: their number predicts no end.
-  void operator()(int64_t looked_at, int64_t, const SearchLayout& l) {
+  // Each search, and the alternatives after the last, count from 0 again: here one number grows.
+  void operator()(int64_t, int64_t, const SearchLayout& l) {
     constexpr double kQuietS = 2;
+    looked_at_++;
     if (now_s() - begin_ < kQuietS) return;
-    if (!progress_ || looked_at < at_) progress_.emplace("replayed layouts", int64_t(0));
-    progress_->update(at_ = looked_at, text_of(l));
+    if (!progress_) progress_.emplace("replayed layouts", int64_t(0));
+    progress_->update(looked_at_, text_of(l));
   }
 
  private:
   double begin_ = now_s();
-  int64_t at_ = 0;  // each search begins anew
+  int64_t looked_at_ = -1;  // layouts before this one
   std::optional<Progress> progress_;
 };
 

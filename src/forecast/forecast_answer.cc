@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "forecast/run_costs.h"
 #include "forecast/scaled_run.h"
 #include "forecast/search_layout.h"
+#include "measure/speeds.h"
 #include "spec/run_schedule.h"
 #include "spec/size_rule.h"
 
@@ -109,12 +111,23 @@ std::string memory_line(const RunSpec& run, const Forecast& f) {
   return answer_line("memory", s) + answer_line("", fmt::format("of rank {}: {}", f.booking.tape.rank, of));
 }
 
-// Shares of the step, largest first: the closed form's, or the replay's ops and waits.
+// The part of tolls_of() that an op of a tape belongs to.
+std::string_view toll_of(std::string_view op) {
+  if (op.starts_with("attention")) return "attention";
+  if (is_product(op)) return "products";
+  if (op.find("softmax_stats") != op.npos || op.find("cross_entropy") != op.npos) return "logits and loss";
+  if (passes_through_state(op) || op == "muon") return "optimizer";
+  return "norms and activations";
+}
+
+// Shares of the step, largest first: the closed form's, or the replay's ops and waits under the same names.
 std::vector<std::pair<std::string, double>> step_shares(const Forecast& f) {
   if (!f.tolls.empty()) return f.tolls;
   std::vector<std::pair<std::string, double>> all;
   if (f.time.step_s <= 0) return all;
-  for (const OpForecast& o : f.ops) all.emplace_back(o.total.op, o.seconds / f.time.step_s);
+  std::map<std::string_view, double> seconds;
+  for (const OpForecast& o : f.ops) seconds[toll_of(o.total.op)] += o.seconds;
+  for (const auto& [name, of] : seconds) all.emplace_back(name, of / f.time.step_s);
   all.emplace_back("exposed communication", f.time.exposed_s / f.time.step_s);
   all.emplace_back("pipeline bubble", f.time.bubble);
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second > b.second; });

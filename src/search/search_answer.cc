@@ -11,6 +11,8 @@
 #include "base/units.h"
 #include "catalog/price_list.h"
 #include "forecast/scaled_run.h"
+#include "forecast/search_layout.h"
+#include "forecast/searched_step.h"
 #include "search/confirm.h"
 #include "search/one_kind.h"
 #include "search/search.h"
@@ -42,13 +44,20 @@ std::string factor_text(double factor) {
   return text == "1.00" ? fmt::format("{:.4f}", factor) : text;
 }
 
+// Says that the closed form's step is shown, and why no replay is.
+std::string closed_form_text(const Confirmed* found) {
+  if (!found || found->unsimulated.empty()) return " (closed form, not replayed)";
+  const std::string& why = found->unsimulated;
+  return fmt::format(" (closed form; replays do not have {})", why.substr(0, why.find_first_of(":\n")));
+}
+
 std::string step_line(const SearchRequest& q, const Shown& b) {
   const StepInterval i = interval_of(q, *b.priced, b.found ? b.found->step_s : 0);
   const double bound = bound_s(q, b.priced->layout, b.step_s());
   return answer_line(
       "step", fmt::format("{} expected, {} to {} in 80 of 100 runs [bound {}]{}", seconds_text(b.step_s()),
                           seconds_text(i.low), seconds_text(i.high), seconds_text(bound),
-                          b.found && b.found->step_s > 0 ? "" : " (closed form, not replayed)"));
+                          b.found && b.found->step_s > 0 ? "" : closed_form_text(b.found)));
 }
 
 std::string speed_line(const SearchRequest& q, const Shown& b) {
@@ -169,6 +178,18 @@ std::string alternative_lines(const SearchRequest& q, const SearchResult& r, con
   return s.empty() ? "  none fits\n" : s;
 }
 
+// The step that `plan` prints of the layout's run file; its bound alone if it cannot be replayed.
+std::string own_step_text(const SearchRequest& q, const SearchLayout& l, double least) {
+  if (q.run) try {
+      const RunSpec own = resolve(with_layout(*q.run, l, q.disk_each_way), {.native_bf16 = true});
+      if (const auto step = searched_step(own, cluster_called(own.cluster.file, l.gpus)))
+        return fmt::format("{} expected [bound {}]", seconds_text(step->step_s), seconds_text(step->roof_s));
+    } catch (const Error& e) {
+      if (e.fault != Fault::request) throw;  // it does not run the layout
+    }
+  return "takes at least " + seconds_text(least);
+}
+
 // Whose constants price the step, and why this program's own forecast of the layout differs: the two parts
 // that differ most.
 std::string prices_line(const SearchRequest& q, const SearchLayout& l) {
@@ -188,10 +209,10 @@ std::string prices_line(const SearchRequest& q, const SearchLayout& l) {
     parts.emplace_back(-std::abs(s.first - s.second),
                        fmt::format("{} {} against {}", name, seconds_text(s.second), seconds_text(s.first)));
   std::sort(parts.begin(), parts.end());
-  return answer_line("prices",
-                     fmt::format("{}; trireme's own step, by the constants of all software and its "
-                                 "own overlap, takes at least {}: {}, {}",
-                                 q.constants, seconds_text(mine.total), parts[0].second, parts[1].second));
+  return answer_line(
+      "prices", fmt::format("{}; trireme's own step, by the constants of all software and its "
+                            "own overlap, {}: {}, {}",
+                            q.constants, own_step_text(q, l, mine.total), parts[0].second, parts[1].second));
 }
 
 // The effect of another batch, if the devices' number does not divide with the given one.

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "search/confirm.h"
 #include "search/framework.h"
 #include "search/search.h"
 #include "search_requests.h"
@@ -233,6 +234,11 @@ TEST(Answer, FitsAScreen) {
     EXPECT_LE(std::count(above.begin(), above.end(), '\n'), 17) << above;
     EXPECT_NE(text.find("[bound "), std::string::npos) << text;
     EXPECT_NE(text.find("GPU-hours per billion tokens"), std::string::npos) << text;
+    Confirmation all;
+    all.looked_at.push_back({.priced = r.best[0]});
+    all.looked_at[0].unsimulated = "layout.shard_group = 4: none of that";
+    EXPECT_NE(answer_text(q, r, &w, &all).find("(closed form; replays do not have layout.shard_group = 4)\n"),
+              std::string::npos);
   }
 }
 

@@ -163,7 +163,7 @@ TEST(Answer, OfAPlanFitsAScreen) {
     const Forecast f = planned(run);
     const std::string text = answer_text(run, f, c);
     EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 25) << text;
-    for (const char* part : {" expected, ", "[bound ", " of 85.9 GB (80 GiB): fits", "  binds ",
+    for (const char* part : {" expected, ", "[bound ", " of 85.9 GB (80 GiB): fits", "  binds ", "products ",
                              "  checkpoint ", "kWh per billion tokens"})
       EXPECT_NE(text.find(part), std::string::npos) << part << text;
     EXPECT_EQ(f.alternatives.size(), lora ? 0u : 2u);
