@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/say.h"
+#include "catalog/call_price.h"
 #include "catalog/catalog.h"
 #include "catalog/price_list.h"
 #include "cost/flops.h"
@@ -63,6 +64,13 @@ StepForecast forecast_of(PlannedRun& p, RunBytes& total) {
           .bound = !f.expected};
 }
 
+// The machines, with the link in a node that the figures have where the file states none.
+ClusterSpec machines_of(const SubjectDevice& device) {
+  ClusterSpec site = device.site;
+  if (site.intra_node.bandwidth == 0) site.intra_node.bandwidth = device.figures.bus;
+  return site;
+}
+
 // The run's own model and layout, on --cluster or its own machine. MFU: on meta, or of a device by name,
 // which nothing can be booked for, in closed form.
 void from_run(const RunRequest& request, const WallsRequest& q, const std::string& cluster, WallsCase& c,
@@ -90,6 +98,13 @@ void from_run(const RunRequest& request, const WallsRequest& q, const std::strin
   c.zero = effective_zero(run.layout);
   c.recompute = run.layout.recompute == "full";
   c.ep = run.layout.ep;
+  if (device.site.devices_per_node > 0) {
+    const Mesh mesh = mesh_of(run.layout);
+    static constexpr Axis kReplicas[] = {Axis::dp, Axis::cp}, kOfExperts[] = {Axis::edp};
+    c.site = machines_of(device);
+    c.replicas_at = placement_of(mesh.group(0, kReplicas), run.world(), *c.site);
+    c.expert_replicas_at = placement_of(mesh.group(0, kOfExperts), run.world(), *c.site);
+  }
   c.chunks = run.layout.chunks, c.plain_bubble = bubble_is_plain(run.layout.schedule);
   c.tokens = double(samples_until(run.batch, run.train.steps)) * double(run.data.seq_len);
 }
@@ -104,6 +119,16 @@ SearchLayout layout_of_options(const WallsCase& c) {
   l.again = c.recompute ? Again::full : Again::none;
   l.zero = c.zero;
   return l;
+}
+
+// The same in the first order of the axes.
+void place_replicas(WallsCase& c, const SubjectDevice& device) {
+  if (device.name.empty()) return;
+  c.site = machines_of(device);
+  const auto experts = std::max<int64_t>(1, int64_t(c.replicas()) * c.tp / c.ep);
+  c.replicas_at = place_beyond(*c.site, int64_t(c.replicas()), c.tp);
+  c.expert_replicas_at = place_beyond(*c.site, experts, c.ep);
+  c.replicas_at.sharing = c.expert_replicas_at.sharing = std::min(c.site->devices_per_node, c.gpus);
 }
 
 // A trireme run of the options' model and layout, with the types that search's runs have. Its bytes and its
@@ -148,6 +173,19 @@ void refuse_contradictions(const WallsCase& c) {
   if (c.gpus % (c.tp * c.pp) != 0)
     bad_request("--gpus: {} is no multiple of --tp {} x --pp {}", c.gpus, c.tp, c.pp);
   if (c.reach > 0 && c.used() == 0) bad_request("--reach: {} of what? --mfu says what the run has", c.reach);
+}
+
+// Options of money that no line follows from. A budget alone buys device-hours at a price.
+void say_unread(const WallsRequest& q, const PlanSubject& subject, const WallsCase& c) {
+  const bool buys = c.budget > 0 && c.price > 0;
+  if (c.used() == 0)
+    for (const auto& [name, given] : {std::pair{"--price", q.price > 0},
+                                      {"--region", !subject.region.empty() && !buys},
+                                      {"--budget", c.budget > 0 && !buys}})
+      if (given)
+        say("note: {}: cost needs how fast it is: --mfu, or --tp, --pp, --microbatches and a shape\n", name);
+  if (c.budget > 0 && c.price == 0)
+    say("note: --budget: what it buys needs a price: --price, or --region and a device\n");
 }
 
 struct BookedArena {
@@ -306,6 +344,7 @@ void estimate_walls(const WallsRequest& q, const PlanSubject& subject, const Run
   if (request.file.empty()) {
     refuse_without_use(q, c);
     refuse_layout(c, subject.gpus > 0);
+    place_replicas(c, device);
     price_as_search(c, device);
   }
   if (walls_of(c).empty())
@@ -313,8 +352,7 @@ void estimate_walls(const WallsRequest& q, const PlanSubject& subject, const Run
         "estimate: nothing is given; it takes a run file, --model or --parameters, and --tokens, --cluster, "
         "--gpus, "
         "--mfu, --price");
-  if (q.price > 0 && c.used() == 0)
-    say("note: --price: cost needs how fast it is: --mfu, or --tp, --pp, --microbatches and a shape\n");
+  say_unread(q, subject, c);
   print_text("{}", request.json ? walls_json(c) + "\n" : walls_text(c, q.arithmetic, q.all));
 }
 

@@ -81,9 +81,9 @@ std::string ascii_picture(const RooflineCase& c, const Roofline& r) {
 }  // namespace
 
 std::string roofline_text(const RooflineCase& c, const Roofline& r) {
-  std::string s =
-      fmt::format("{} on {}: {} dense, {} of memory ({})\n", c.name, c.device,
-                  decimal(c.figures.bf16, "FLOP/s"), decimal(c.figures.bandwidth, "B/s"), c.device_source);
+  std::string s = fmt::format("{} on {}: {} dense, {} of memory{}\n", c.name, c.device,
+                              decimal(c.figures.bf16, "FLOP/s"), decimal(c.figures.bandwidth, "B/s"),
+                              c.device_source.empty() ? "" : " (" + c.device_source + ")");
   if (!c.too_large.empty()) s += "training DOES NOT FIT: " + c.too_large + "\n";
   s += fmt::format("ridge at {:.4g} FLOPs a byte of memory", r.ridge);
   if (r.near_ridge > 0)

@@ -313,6 +313,12 @@ WorkedSection memory_wall(const WallsCase& c) {
 }
 
 // What each replica sends, and receives, for the gradients of a step: a ring's reduce-scatter and all-gather.
+// An all-reduce as plan prices it: the fastest way of libraries.
+CollectiveTime sum_time(double bytes, const Placement& at, const ClusterSpec& site) {
+  if (bytes == 0 || at.size() <= 1) return {};
+  return collective_time(CollectiveKind::all_reduce, bytes, at, site);
+}
+
 void add_traffic(const WallsCase& c, std::vector<Worked>& l) {
   const double buffer = gradient_bytes(c);
   const double bytes = gradient_bytes_sent(c);
@@ -328,11 +334,14 @@ void add_traffic(const WallsCase& c, std::vector<Worked>& l) {
   w.numbers = held.experts > 0
                   ? fmt::format("M = {}; {}", plain_number(buffer), held_numbers(c))
                   : fmt::format("2 x {} / {} x {}", held.replicas - 1, held.replicas, plain_number(buffer));
-  const bool near = double(c.gpus) <= c.figures.near;
-  const double bandwidth = near ? c.figures.bus : c.figures.nic;
-  if (bandwidth > 0) {
-    w.text += fmt::format(": {} at {}", human_seconds(bytes / bandwidth), decimal(bandwidth, "B/s"));
-    w.also = {{"seconds", bytes / bandwidth}};
+  const bool known = (double(c.gpus) <= c.figures.near ? c.figures.bus : c.figures.nic) > 0;
+  if (known && c.site && !c.replicas_at.counts.empty()) {
+    CollectiveTime t = sum_time(kHalf * held.dense, c.replicas_at, *c.site);
+    t.seconds += sum_time(kHalf * held.experts, c.expert_replicas_at, *c.site).seconds;
+    if (t.seconds > 0)
+      w.text += fmt::format(": {} at {} ({})", seconds_text(t.seconds), decimal(bytes / t.seconds, "B/s"),
+                            name_of(t.way));
+    if (t.seconds > 0) w.also = {{"seconds", t.seconds}};
   }
   l.push_back(w);
 }

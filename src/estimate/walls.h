@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cost/checkpoint_plan.h"
+#include "cost/collective_time.h"
 #include "cost/memory.h"
 #include "cost/step_time.h"
 
@@ -57,6 +58,9 @@ struct WallsCase {
   int zero = 0;
   bool recompute = false;  // all blocks, from their inputs
   int64_t ep = 1;
+  // Where the ranks are that add up gradients, of experts and of all else; without machines no time is known.
+  std::optional<ClusterSpec> site;
+  Placement replicas_at, expert_replicas_at;
   double top_k = 0;           // experts per token; 0 = no experts
   bool plain_bubble = true;   // of GPipe, 1F1B or interleaved chunks; else it is left out
   double mfu = 0, reach = 0;  // what is had; what could be

@@ -32,9 +32,10 @@ std::string heading(const WallsCase& c) {
     s += "\n";
   }
   if (!c.device.empty())
-    s += fmt::format("{} x {}: {} dense, {} at {} ({})\n", grouped(double(c.gpus)), c.device,
+    s += fmt::format("{} x {}: {} dense, {} at {}{}\n", grouped(double(c.gpus)), c.device,
                      decimal(c.figures.bf16, "FLOP/s"), decimal(c.figures.memory, "B"),
-                     decimal(c.figures.bandwidth, "B/s"), c.device_source);
+                     decimal(c.figures.bandwidth, "B/s"),
+                     c.device_source.empty() ? "" : " (" + c.device_source + ")");
   return s;
 }
 

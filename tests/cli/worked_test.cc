@@ -538,7 +538,9 @@ TEST(Worked, ClusterFilesWithTiersHaveAFarLink) {
   const auto walled = with("estimate", {"--tp", "8"});
   EXPECT_EQ(walled["device"]["name"], file);
   const auto& sent = walled["time"]["gradients_sent"];
-  EXPECT_NEAR(sent["value"].get<double>() / sent["seconds"].get<double>(), 400e9 / 8, 1);
+  // A ring over 8 machines, which all 8 devices of each share: launch, rounds, and bytes at 85 % of the link.
+  const double moving = sent["seconds"].get<double>() - (24.2e-6 + 14 * 5e-6);
+  EXPECT_NEAR(sent["value"].get<double>() / moving, 0.85 * 400e9 / 8, 1);
   EXPECT_NEAR(with("estimate", {"--roofline", "--tp", "8"})["far_ridge"].get<double>(), 989.4e12 / 50e9,
               1e-6);
   const auto found = with("search", {"--seq", "8192", "--global-batch", "128"});

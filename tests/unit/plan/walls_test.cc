@@ -96,6 +96,33 @@ TEST(Walls, ExpertsAreDividedByEp) {
   EXPECT_NEAR(line_of(all, "gradients_sent").value / (2 * 2 * (31.0 / 32 * a + 7.0 / 8 * b)), 1, 1e-12);
 }
 
+// 16 ranks of two nodes: a tree takes 1 / 8 of the bytes of each rank to the other node. Two ranks in
+// two nodes have the link between nodes alone.
+TEST(Walls, GradientsTakeWhatTheirPlacesSay) {
+  WallsCase c;
+  c.parameters = 1e9;
+  c.gpus = 16;
+  c.figures.near = 8;
+  c.figures.bus = 450e9;
+  c.figures.nic = 50e9;
+  EXPECT_TRUE(line_of(walls_of(c), "gradients_sent").also.empty());
+  ClusterSpec site;
+  site.nodes = 2;
+  site.devices_per_node = 8;
+  site.intra_node.bandwidth = 450e9;
+  site.inter_node.bandwidth = 400e9;
+  c.site = site;
+  const auto seconds = [&](std::vector<int64_t> counts) {
+    c.replicas_at.counts = std::move(counts);
+    return also(line_of(walls_of(c), "gradients_sent"), "seconds");
+  };
+  EXPECT_NEAR(seconds({8, 2}) / (2 * 7.0 / 8 * 2e9 / 450e9), 1, 1e-9);  // in the node, longer than between
+  EXPECT_NE(line_of(walls_of(c), "gradients_sent").text.find(": 7.78 ms at 482 GB/s (tree)"),
+            std::string::npos);
+  c.tp = 8;  // stride 8: one replica a node
+  EXPECT_NEAR(seconds({1, 2}) / (2 * 0.5 * 2e9 / 8 / 50e9), 1, 1e-9);
+}
+
 TEST(Walls, AllToAllAgainstTensorParallelSums) {
   WallsCase c = gpt(32, 4096);
   c.gpus = 64;
