@@ -250,8 +250,8 @@ void complete_figures(SubjectDevice& d, int64_t devices, std::string_view asked)
         std::pair{"memory_bandwidth", f.bandwidth > 0}, std::pair{"intra_node.bandwidth", alone || f.bus > 0},
         std::pair{"inter_node.bandwidth", !nodes || f.nic > 0}})
     if (!known)
-      bad_request("{}: {} says nothing of {}, which the forecast of {} needs", asked,
-                  d.name.empty() ? "the cluster file" : d.name, name, counted(devices, "device"));
+      bad_request("{}: {} has no {}, which the forecast needs", asked,
+                  d.name.empty() ? "the cluster file" : d.name, name);
 }
 
 std::string curve_text(const SubjectDevice& d) {

@@ -19,6 +19,7 @@
 namespace trireme::cli {
 namespace {
 
+constexpr const char* kUsualArch = "llama";
 constexpr double kMostParameters = 1e18, kMostSeq = 1e9;
 
 SubjectModel shaped(std::string name, ModelSpec m, int64_t seq) {
@@ -41,6 +42,10 @@ SubjectModel named_model(const PlanSubject& s) {
               s.model, fmt::join(names, ", "));
 }
 
+std::string arch_of(const PlanSubject& s) {
+  return s.arch.empty() ? kUsualArch : s.arch;
+}
+
 ModelSpec shape_of_options(const PlanSubject& s) {
   if (s.layers == 0 || s.hidden == 0 || s.heads == 0)
     bad_request("--layers {}, --hidden {}, --heads {}: a shape needs these three", s.layers, s.hidden,
@@ -48,7 +53,7 @@ ModelSpec shape_of_options(const PlanSubject& s) {
   if (s.hidden % s.heads != 0) bad_request("--hidden: {} is no multiple of --heads {}", s.hidden, s.heads);
   if (s.kv_heads > 0 && s.heads % s.kv_heads != 0)
     bad_request("--kv-heads: {} does not divide --heads {}", s.kv_heads, s.heads);
-  ModelSpec m = ModelSpec::of(s.arch);
+  ModelSpec m = ModelSpec::of(arch_of(s));
   m.layers = s.layers, m.hidden = s.hidden, m.heads = s.heads;
   m.kv_heads = s.kv_heads, m.ffn = s.ffn;
   m.vocab = s.vocab > 0 ? s.vocab : 32000;
@@ -113,7 +118,7 @@ void PlanSubject::add_to(CLI::App& verb) {
       "a model by name (llama3-70B, GPT3-175B, ...), a run file's, or a Hugging Face config.json");
   verb.add_option("--parameters", parameters, "of a model of which no more is known: 13e9")
       ->check(number_between(1, kMostParameters));
-  verb.add_option("--arch", arch, "of a model given by its sizes")->capture_default_str();
+  verb.add_option("--arch", arch, "of a model given by its sizes")->default_str(kUsualArch);
   const auto size = [&](const char* name, int64_t& to, double most, const char* what) {
     verb.add_option(name, to, what)->check(number_between(1, most));
   };
@@ -138,6 +143,8 @@ void add_price_options(CLI::App& verb, std::string& prices, std::string& region)
 
 SubjectModel model_of(const PlanSubject& s) {
   SubjectModel m;
+  if (!s.model.empty() && !s.arch.empty())
+    bad_request("--arch: --model {} has its own; give one of the two", s.model);
   if (!s.model.empty())
     for (const auto& [name, n] :
          {std::pair{"--layers", s.layers}, std::pair{"--hidden", s.hidden}, std::pair{"--heads", s.heads},
@@ -146,7 +153,7 @@ SubjectModel model_of(const PlanSubject& s) {
   if (!s.model.empty())
     m = named_model(s);
   else if (s.layers > 0 || s.hidden > 0 || s.heads > 0)
-    m = shaped(s.arch, shape_of_options(s), s.seq);
+    m = shaped(arch_of(s), shape_of_options(s), s.seq);
   if (s.parameters > 0) m.parameters = s.parameters;
   if (m.name.empty()) m.name = "a model";
   return m;

@@ -14,7 +14,8 @@
 namespace trireme::cli {
 
 struct PlanSubject {
-  std::string model, cluster, arch = "llama";
+  std::string model, cluster;
+  std::string arch;            // empty = llama
   std::string prices, region;  // price table and its region
   double parameters = 0;
   int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, vocab = 0;

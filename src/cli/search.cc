@@ -362,11 +362,11 @@ void print_search(const SearchOptions& o, SearchRequest& q, const std::optional<
       o.as.empty() || r.best.empty() ? "" : launch_text(framework_named(o.as), q, r.best.front().layout);
   if (!o.out.empty() && !r.best.empty()) below += fmt::format("run file: {}\n", o.out);
   const auto lines = size_t(std::count(below.begin(), below.end(), '\n'));
-  print_text("{}{}",
-             o.all || why || flips
-                 ? search_text(q, r, why, confirmed, flips)
-                 : answer_text(q, r, f.why ? &*f.why : nullptr, confirmed, lines, !o.out.empty()),
-             below);
+  std::string text =
+      o.all ? search_text(q, r, why, confirmed, flips)
+            : answer_text(q, r, f.why && !o.why ? &*f.why : nullptr, confirmed, lines, !o.out.empty());
+  if (!o.all) text += asked_text(q, r, why, flips);
+  print_text("{}{}", text, below);
   refuse_nothing(r.best.empty(), o.out);
 }
 
@@ -395,10 +395,10 @@ void SearchOptions::add_to(CLI::App& verb) {
   verb.add_flag("--largest", largest,
                 "instead: the largest model of --model's family that fits, by technique");
   verb.add_flag("--fewer", fewer, "also a half, a quarter, ... of the devices");
-  verb.add_flag("--why", why, "with --all: how each figure would have to change to change the choice");
+  verb.add_flag("--why", why, "also how each figure would have to change to change the choice");
   std::vector<std::string> turned = flip_knobs();
   turned.emplace_back("all");
-  flips = verb.add_option("--flip", flip, "with --all: values of these figures at which another layout wins")
+  flips = verb.add_option("--flip", flip, "also values of these figures at which another layout wins")
               ->check(CLI::IsMember(turned));
   verb.add_option("--loss", loss,
                   "nats per token for --by loss (default: Chinchilla's of 20 tokens per parameter)")

@@ -34,6 +34,7 @@ CheckpointPlan checkpoint_plan(const CheckpointCase& c) {
   CheckpointPlan p{.bytes = c.bytes};
   p.stall_s = c.bytes / c.devices / (c.host_bandwidth > 0 ? c.host_bandwidth : kHostLink);
   if (c.write_bandwidth > 0) p.write_s = c.bytes / c.write_bandwidth;
+  p.storage = c.storage_bytes;
   if (c.storage_bytes > 0) p.kept = std::floor(c.storage_bytes / c.bytes);
   if (c.mtbf_s <= 0) return p;
   p.young_s = young_interval(p.stall_s, c.mtbf_s);

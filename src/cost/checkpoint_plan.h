@@ -34,7 +34,8 @@ struct CheckpointPlan {
   double interval_s = 0;  // between saves: Daly's of the stall, at least write_s
   int64_t steps = 1;      // the same in whole steps
   double lost = 0;        // share of time: stalls, and work that failures undo
-  double kept = 0;        // checkpoints that the storage has room for; 0 = not known
+  double storage = 0;     // bytes of the storage; 0 = not known
+  double kept = 0;        // whole checkpoints that it has room for
   // train.checkpoint_every, if it is a number of steps other than `steps`; 0 = only at the end.
   std::optional<int64_t> stated_steps;
   double stated_lost = 0;  // `lost` with a save every stated_steps; 0 = not known

@@ -42,7 +42,10 @@ std::string checkpoint_text(const CheckpointPlan& p) {
   if (p.stated_steps) s += fmt::format("; train.checkpoint_every = {}", *p.stated_steps);
   if (p.stated_steps && p.stated_lost > 0) s += fmt::format(" loses {:.2g} %", 100 * p.stated_lost);
   if (p.write_s == 0) s += "; storage.bandwidth is not stated";
-  if (p.kept > 0) s += fmt::format("; storage holds {}", three_digits(p.kept));
+  if (p.kept > 0)
+    s += fmt::format("; storage holds {} checkpoint{}", three_digits(p.kept), p.kept == 1 ? "" : "s");
+  else if (p.storage > 0)
+    s += fmt::format("; storage of {} CANNOT HOLD ONE checkpoint", decimal(p.storage, "B"));
   return s;
 }
 
@@ -50,6 +53,7 @@ nlohmann::ordered_json json_of(const CheckpointPlan& p) {
   nlohmann::ordered_json j = {{"bytes", p.bytes},           {"stall_s", p.stall_s}, {"write_s", p.write_s},
                               {"interval_s", p.interval_s}, {"young_s", p.young_s}, {"steps", p.steps},
                               {"lost_share", p.lost},       {"kept", p.kept}};
+  if (p.storage > 0) j["storage_bytes"] = p.storage;
   if (p.stated_steps) j["stated_steps"] = *p.stated_steps;
   if (p.stated_steps && p.stated_lost > 0) j["stated_lost_share"] = p.stated_lost;
   return j;

@@ -98,12 +98,16 @@ struct SearchWhy {
 SearchWhy why(const SearchRequest&, const SearchResult&, bool with_memory = true);
 struct Confirmation;  // search/confirm.h
 struct FlipPoint;     // search/search_flip.h
+// The answers to --why and --flip. null = not asked.
+std::string asked_text(const SearchRequest&, const SearchResult&, const SearchWhy*,
+                       const std::vector<FlipPoint>*);
 std::string search_text(const SearchRequest&, const SearchResult&, const SearchWhy*,
                         const Confirmation* = nullptr, const std::vector<FlipPoint>* = nullptr);
 std::string search_json(const SearchRequest&, const SearchResult&, const SearchWhy*,
                         const Confirmation* = nullptr, const std::vector<FlipPoint>* = nullptr);
 // The answer of a search on one screen, at most 24 lines with the `below` that the caller prints after it:
-// what matters least to the choice is left out. why: null = nothing fits. written: the run file is.
+// what matters least to the choice is left out. why: null = nothing
+// fits, or it is printed elsewhere. written: the run file is.
 std::string answer_text(const SearchRequest&, const SearchResult&, const SearchWhy*, const Confirmation*,
                         size_t below = 0, bool written = false);
 // Rejected layouts by reason, one line each.

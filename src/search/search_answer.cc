@@ -228,7 +228,9 @@ std::string batch_line(const SearchRequest& q, const SearchResult& r) {
                               q.gpus[0], q.asked_global, q.gpus[0] / std::gcd(q.gpus[0], q.asked_global));
   if (!other) return answer_line("batch", s);
   s += fmt::format("; {} do", other->layout.global);
-  if (asked) s += fmt::format(", {:+.1f} % time per token", 100 * (other->token_s / asked->token_s - 1));
+  if (asked)
+    s += fmt::format(", {:+.1f} % time per token against the best of {}",
+                     100 * (other->token_s / asked->token_s - 1), q.asked_global);
   return answer_line("batch", s + " (--require global=N fixes it)");
 }
 

@@ -142,7 +142,7 @@ SearchJson priced_json(const SearchRequest& q, const Priced& p, const Confirmed*
                     {"logits", p.memory.logits},
                     {"base", p.memory.base},
                     {"total", p.memory.total}}},
-                  {"headroom", p.headroom},
+                  {"headroom", found && found->booked ? q.figures.memory - found->used() : p.headroom},
                   {"fits", true},
                   {"cost_per_1e9_tokens", p.cost * times * kPerTokens},
                   {"goodput", goodput_of(q, p.layout.gpus).share}};
@@ -282,6 +282,11 @@ std::string interval_text(const SearchRequest& q, const Priced& p, const Confirm
 
 }  // namespace
 
+std::string asked_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
+                       const std::vector<FlipPoint>* flips) {
+  return (w ? why_text(q, r, *w) : "") + (flips ? flips_text(*flips) : "");
+}
+
 std::string search_text(const SearchRequest& q, const SearchResult& r, const SearchWhy* w,
                         const Confirmation* confirmed, const std::vector<FlipPoint>* flips) {
   const Goodput g = goodput_of(q, q.gpus.back());
@@ -333,8 +338,7 @@ std::string search_text(const SearchRequest& q, const SearchResult& r, const Sea
   if (r.front_cut > 0)
     s += fmt::format("{}{} more take over {:g} times the best one's time\n",
                      r.unweighed > 0 ? "at least " : "", count_text(r.front_cut), kFrontTimes);
-  if (w) s += why_text(q, r, *w);
-  if (flips) s += flips_text(*flips);
+  s += asked_text(q, r, w, flips);
   s += "\nthe best, as a run file has it:\n" + run_file_of(q, r.best.front().layout);
   return s;
 }

@@ -585,6 +585,56 @@ TEST(Planned, ARejectedDivisionNamesItsBatch) {
   EXPECT_NE(r.out.find("such as dp 56 with 64 sequences\n"), std::string::npos) << r.out;
 }
 
+// Money without a time, storage without room and headroom of booked bytes: the answer reports each.
+TEST(Planned, WhatAnAnswerLacksIsSaid) {
+  TempFolder tmp;
+  const Ran cost = trireme(tmp.path(), {"estimate", "--model", "llama3-8B", "--cluster", "H100", "--gpus",
+                                        "8", "--seq", "8192", "--budget", "1e6"});
+  EXPECT_NE((cost.out + cost.err).find("note: --budget: cost needs how fast it is: --mfu"), std::string::npos)
+      << cost.err;
+  std::string text = read_text(source_dir() / "configs/cluster/h100-sxm-8.toml");
+  put_file(tmp / "small.toml", "storage.bandwidth = 2e9\nstorage.bytes = 50e9\n" + text);
+  const std::vector<std::string> asked = {
+      "search", "--model", "llama3-8B", "--cluster", (tmp / "small.toml").string(),
+      "--gpus", "8",       "--seq",     "4096",      "--global-batch",
+      "56",     "--why"};
+  const Ran r = trireme(tmp.path(), asked);
+  EXPECT_NE(r.out.find("; storage of 50.0 GB CANNOT HOLD ONE checkpoint"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("where the best layout's step goes"), std::string::npos);
+  EXPECT_EQ(r.out.find("Pareto front of time, cost and memory left"), std::string::npos) << r.out;
+  const json best = planned(tmp.path(), asked)["best"];
+  EXPECT_EQ(best["headroom"], 85899345920.0 - best["memory"]["booked"].get<double>());
+}
+
+// A batch that divides is compared with the user's.
+TEST(Planned, ADividingBatchSaysAgainstWhat) {
+  TempFolder tmp;
+  const Ran r = trireme(tmp.path(), {"search", "--model", "llama3-8B", "--cluster", "H100", "--gpus", "56",
+                                     "--seq", "4096", "--global-batch", "64", "--confirm", "0"});
+  EXPECT_NE(r.out.find(" % time per token against the best of 64 ("), std::string::npos) << r.out;
+}
+
+// Estimate's sum of gradients is plan's, and it depends on the order of the axes.
+TEST(Planned, GradientsTakeAsLongAsInPlan) {
+  TempFolder tmp;
+  put_file(tmp / "dp.toml",
+           "[model]\narch = \"llama\"\nvocab = 32000\nlayers = 8\nhidden = 2048\nheads = 16\n"
+           "[data]\nseq_len = 2048\n[batch]\nglobal = 16\nmicro = 1\n[layout]\ndp = 16\n"
+           "[train]\ndevice = \"cuda\"\ncomm = \"nccl\"\nsum_order = \"auto\"\n"
+           "[cluster]\nfile = \"H100\"\n");
+  const std::string file = (tmp / "dp.toml").string();
+  const auto seconds = [&](const std::vector<std::string>& sets) {
+    const json sent = planned(tmp.path(), and_also({"estimate", file}, sets))["time"]["gradients_sent"];
+    return sent["seconds"].get<double>();
+  };
+  const json plan = planned(tmp.path(), {"plan", file})["best"];
+  EXPECT_NEAR(seconds({}) / plan["comm_s"].get<double>(), 1, 0.02);
+  const std::vector<std::string> two = {"--set", "layout.dp=4", "--set", "layout.tp=4"};
+  // Two replicas in each of two nodes send half of the bytes each to the other; four in a node make a ring.
+  EXPECT_NEAR(seconds(two) / seconds(and_also(two, {"--set", "layout.order=pp tp cp dp"})),
+              (0.5 / 50) / (1.5 / 360), 0.02);
+}
+
 // Two chunks are what a V takes, and nearer to what was asked for than another schedule.
 TEST(Planned, AVOfOneChunkIsOfferedTwo) {
   TempFolder tmp;
