@@ -8,7 +8,8 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 # What starts threads or measures kernels.
 set(meta_only_without runtime/rank_threads measure/calibrate data/prefetch)
 set(meta_only_cli main common plan plan_subject search search_here estimate estimate_roofline estimate_walls simulate
-  simulate_run score config completion usage used_keys disturbance known_routing_option auto_layout disk_room)
+  simulate_layout simulate_run score config completion usage used_keys disturbance known_routing_option auto_layout
+  disk_room)
 
 add_executable(trireme)
 foreach(folder base mesh schedule trace spec cost tensor program sim device device/meta device/no_cpu device/cuda comm

@@ -136,6 +136,27 @@ def breaches_of_reach(src):
     return errors
 
 
+def breaches_of_meta_only(src, listed):
+    """A file of cli whose header a listed one includes is listed too, or replaced in cli/meta_only.
+
+    listed: the text of cmake/meta_only.cmake. That build takes minutes, so no quick test links it.
+    """
+    names = re.search(r"set\(meta_only_cli ([^)]*)\)", listed).group(1).split()
+    cli = src / "cli"
+    replaced = set()
+    for path in (cli / "meta_only").glob("*.cc"):
+        replaced |= set(re.findall(r'#include "cli/(\w+)\.h"', path.read_text(encoding="utf-8")))
+    errors = []
+    for name in names:
+        if not (cli / f"{name}.cc").is_file():
+            errors.append(f"cli/{name}.cc: cmake/meta_only.cmake lists a file that does not exist")
+            continue
+        for other in re.findall(r'#include "cli/(\w+)\.h"', (cli / f"{name}.cc").read_text(encoding="utf-8")):
+            if (cli / f"{other}.cc").is_file() and other not in names and other not in replaced:
+                errors.append(f"cli/{name}.cc: includes cli/{other}.h; add {other} to cmake/meta_only.cmake")
+    return errors
+
+
 def check_tree(src):
     """Errors, warnings and the number of files of the whole tree."""
     # A generated table (*_table.inc, say) may be long, and so may be data; code may not: suffixes say which is which.
@@ -146,6 +167,9 @@ def check_tree(src):
         errors += new_errors
         warnings += [w for w in new_warnings if path.suffix != ".inc"]
     errors += breaches_of_reach(src)
+    meta_only = src.parent / "cmake" / "meta_only.cmake"
+    if meta_only.is_file():
+        errors += breaches_of_meta_only(src, meta_only.read_text(encoding="utf-8"))
     errors += twice_named(src, [p for p in files if p.suffix == ".h"])
     for folder in sorted(p.name for p in src.iterdir() if p.is_dir()):
         if folder not in ROW_OF and not any(e.startswith(folder + "/") for e in errors):

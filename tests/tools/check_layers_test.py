@@ -94,6 +94,23 @@ class CheckLayers(unittest.TestCase):
         del gone["runtime/evaluator.cc"]
         self.assert_error(gone, "runtime/evaluator.cc: NEVER_REACHES has a file that does not exist")
 
+    def test_files_of_the_meta_only_build(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cli = pathlib.Path(folder) / "cli"
+            (cli / "meta_only").mkdir(parents=True)
+            for name, text in {"main.cc": '#include "cli/plan.h"\n#include "cli/train.h"\n#include "cli/cli.h"\n',
+                               "plan.cc": "", "train.cc": "", "cli.h": "",
+                               "meta_only/meta_only.cc": '#include "cli/train.h"\n'}.items():
+                (cli / name).write_text(text, encoding="utf-8")
+
+            def said(listed):
+                return check_layers.breaches_of_meta_only(cli.parent, f"set(meta_only_cli {listed})")
+
+            self.assertEqual(said("main plan"), [])
+            self.assertEqual(said("main"), ["cli/main.cc: includes cli/plan.h; add plan to cmake/meta_only.cmake"])
+            self.assertEqual(said("main plan gone"),
+                             ["cli/gone.cc: cmake/meta_only.cmake lists a file that does not exist"])
+
     def test_missing_file(self):
         self.assert_error({"mesh/bad.h": '#include "base/gone.h"\n'}, '"base/gone.h" does not exist')
 
