@@ -27,8 +27,7 @@ struct SubjectDevice {
 };
 // Reads --cluster: a cluster file, or a device of data/score_catalog.json by name ("H100"). compute: the type
 // whose peak is DeviceFigures::bf16. devices: the number of neighbouring devices that DeviceFigures::nic
-// joins; 0 = all. With several [[kind]]s, figures,
-// name and price are those of the kinds in use.
+// joins; 0 = all. With several [[kind]]s, figures, name and price are those of the kinds in use.
 SubjectDevice device_of(const std::string& cluster, int64_t devices);
 SubjectDevice device_of(const ClusterSpec&, std::string_view compute, int64_t devices);
 // Completes the figures that closed forms need for n devices: attention without a measured rate gets a share

@@ -10,10 +10,10 @@
 #include "cost/walls.h"
 #include "estimate/walls.h"
 #include "forecast/forecast.h"
+#include "forecast/fullest_arena.h"
 #include "forecast/run_costs.h"
 #include "forecast/scaled_run.h"
 #include "forecast/searched_step.h"
-#include "runtime/composed_booking.h"
 #include "search/search.h"
 #include "spec/batch_ramp.h"
 #include "spec/run_schedule.h"
@@ -188,22 +188,13 @@ void say_unread(const WallsRequest& q, const PlanSubject& subject, const WallsCa
     say("note: --budget: what it buys needs a price: --price, or --region and a device\n");
 }
 
-struct BookedArena {
-  double bytes = 0;
-  double more = 0;  // StepMemory::more
-};
-// The arena of the rank that leaves the least memory, which search confirms a layout with. 0: this version
-// does not run it, or booking takes longer than a second.
-BookedArena booked_arena(const RunSpec& run, const RankRoom& room) {
+// The arena that search confirms a layout with; no bytes: this version does not run it, or booking takes
+// longer than a second.
+FullestArena booked_arena(const RunSpec& run, const RankRoom& room) {
   constexpr int64_t kMostActions = 8000;  // forward passes of all stages
-  BookedArena most;
-  if (run.layout.pp * run.layout.chunks * run.microbatches() > kMostActions) return most;
-  if (!why_not_run(run).empty()) return most;
-  for (const StageArena& a : largest_arenas(run, schedule_of(run), 1, {}, kEndlessArena, room.devices)) {
-    const double more = room.devices ? room.of((*room.devices)[size_t(a.pp_rank)]) : 0;
-    if (most.bytes == 0 || double(a.bytes) - more > most.bytes - most.more) most = {double(a.bytes), more};
-  }
-  return most;
+  if (run.layout.pp * run.layout.chunks * run.microbatches() > kMostActions) return {};
+  if (!why_not_run(run).empty()) return {};
+  return fullest_arena(run, room);
 }
 
 // The option whose value the refusal concerns.
@@ -251,8 +242,8 @@ std::optional<RunBytes> searched_bytes(const RunSpec& run, SubjectDevice device)
     const StepMemory closed = price_layout(q, *l).memory;
     RunBytes r{.bytes = closed.total, .source = "at least, as the arena's holes are not booked"};
     double more = closed.more;
-    if (const BookedArena arena = booked_arena(run, room_of(q, *l)); arena.bytes > 0) {
-      r.bytes = arena.bytes + closed.base;
+    if (const FullestArena arena = booked_arena(run, room_of(q, *l)); arena.bytes > 0) {
+      r.bytes = double(arena.bytes) + closed.base;
       more = arena.more;
       r.source = "booked as in trireme search";
     }

@@ -229,8 +229,8 @@ struct LayerCompute {
 };
 LayerCompute layer_compute(const StepCase&, const DeviceFigures&, const FitValues&, bool experts);
 
-// What layouts of one division have alike, for who prices many: it depends neither on how many microbatches
-// there are nor on what ZeRO, offload and the schedule do, but for whether stages have one chunk or several.
+// Parts that the layouts of one division have alike. They depend neither on the number of microbatches nor on
+// ZeRO, offload and the schedule, but for whether stages have one chunk or several.
 struct StepParts {
   double products = 0, attention = 0, elementwise = 0, tp = 0, cp = 0, ep = 0, host = 0,
          total = 0;               // seconds of all blocks and a microbatch

@@ -312,13 +312,14 @@ WorkedSection memory_wall(const WallsCase& c) {
   return s;
 }
 
-// What each replica sends, and receives, for the gradients of a step: a ring's reduce-scatter and all-gather.
 // An all-reduce as plan prices it: the fastest way of libraries.
 CollectiveTime sum_time(double bytes, const Placement& at, const ClusterSpec& site) {
   if (bytes == 0 || at.size() <= 1) return {};
   return collective_time(CollectiveKind::all_reduce, bytes, at, site);
 }
 
+// Bytes that each replica sends, and receives, for the gradients of a step: a ring's reduce-scatter and
+// all-gather.
 void add_traffic(const WallsCase& c, std::vector<Worked>& l) {
   const double buffer = gradient_bytes(c);
   const double bytes = gradient_bytes_sent(c);

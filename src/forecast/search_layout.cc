@@ -44,25 +44,26 @@ LayoutSpec searched_keys(const LayoutSpec& l) {
   return keys;
 }
 
-LayoutSpec degrees_of(const SearchLayout& l) {
-  LayoutSpec o;
-  o.tp = l.tp;
-  o.pp = l.pp;
-  o.dp = l.dp;
-  o.cp = l.cp;
-  o.ep = l.ep;
-  o.order = order_of(l.nearest);
-  return o;
-}
-
-RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
-  LayoutSpec& o = run.layout;
+namespace {
+void set_degrees(const SearchLayout& l, LayoutSpec& o) {
   o.tp = l.tp;
   o.pp = l.pp;
   o.dp = l.dp;
   o.cp = l.cp;
   o.ep = l.ep;
   o.order = std::string(order_of(l.nearest));
+}
+}  // namespace
+
+LayoutSpec degrees_of(const SearchLayout& l) {
+  LayoutSpec o;
+  set_degrees(l, o);
+  return o;
+}
+
+RunSpec with_layout(RunSpec run, const SearchLayout& l, bool to_host) {
+  LayoutSpec& o = run.layout;
+  set_degrees(l, o);
   o.sequence = l.tp > 1;
   o.cp_method = "ring";
   o.cp_placement = "zigzag";

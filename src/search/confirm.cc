@@ -8,11 +8,10 @@
 
 #include "base/error.h"
 #include "base/timed.h"
+#include "forecast/fullest_arena.h"
 #include "forecast/searched_step.h"
-#include "runtime/composed_booking.h"
 #include "search/kind_cuts.h"
 #include "sim/steady_step.h"
-#include "spec/run_schedule.h"
 #include "spec/supported.h"
 
 namespace trireme {
@@ -34,15 +33,11 @@ void book(const SearchRequest& q, const RunSpec& run, bool whole, Confirmed& c) 
   const RankRoom room = room_of(q, c.priced.layout);
   const double least = q.figures.memory * q.memory_share - c.priced.memory.base;
   const int64_t enough = whole || room.devices ? kEndlessArena : std::max<int64_t>(0, int64_t(least));
-  const std::vector<StageArena> ranks = largest_arenas(run, schedule_of(run), 1, {}, enough, room.devices);
-  c.booked_ranks = int64_t(ranks.size());
-  for (const StageArena& a : ranks) {
-    const double more = room.devices ? room.of((*room.devices)[size_t(a.pp_rank)]) : 0;
-    if (c.arena > 0 && double(a.bytes) - more <= double(c.arena) - c.more) continue;
-    c.arena = a.bytes;
-    c.pp = a.pp_rank;
-    c.more = more;
-  }
+  const FullestArena most = fullest_arena(run, room, enough);
+  c.arena = most.bytes;
+  c.pp = most.pp_rank;
+  c.more = most.more;
+  c.booked_ranks = most.ranks;
   c.bytes = double(c.arena) + c.priced.memory.base;
   c.fits = c.used() <= q.figures.memory * q.memory_share;
 }
