@@ -236,6 +236,19 @@ TEST(MixedKinds, PlanHasTheStepOfTheSearchAndFasterDevicesTakeMoreLayers) {
   EXPECT_EQ(replayed(q, spread), replayed(request_of(run, slow, 8), spread));
 }
 
+TEST(MixedKinds, LayersMoveToTheFasterDevicesWhileTheBoundDecreases) {
+  const SearchRequest q = request_of(run_of(12, 64), cluster_of({h100(1), a100(1)}), 8);
+  const Priced from = price_layout(q, pipeline(8, 64, {6, 6}));
+  const std::vector<Priced> better = moved_layers(q, from);
+  ASSERT_FALSE(better.empty());
+  double score = from.score;
+  for (const Priced& p : better) {
+    EXPECT_LT(p.score, score);
+    score = p.score;
+  }
+  EXPECT_GT((*better.back().layout.stage_layers)[0], 7);
+}
+
 TEST(MixedKinds, SearchPutsMoreLayersOnTheFasterKindThanEitherAlone) {
   const RunSpec run = run_of(24, 64);
   SearchRequest q = request_of(run, cluster_of({h100(2), a100(2)}), 16);
